@@ -128,8 +128,9 @@ std::string render(const Diagnostic& diagnostic) {
 InputError::InputError(std::vector<Diagnostic> diagnostics, std::size_t left_out)
     : std::runtime_error(rendered(diagnostics, left_out)), diagnostics_(std::move(diagnostics)) {}
 
-InputError::InputError(Diagnostic diagnostic)
-    : InputError(std::vector<Diagnostic>{std::move(diagnostic)}) {}
+InputError::InputError(Location where, std::string message, std::vector<std::string> notes)
+    : InputError(
+          std::vector<Diagnostic>{{std::move(where), std::move(message), std::move(notes)}}) {}
 
 void Diagnostics::error(Location where, std::string message, std::vector<std::string> notes) {
   found_.push_back({std::move(where), std::move(message), std::move(notes)});

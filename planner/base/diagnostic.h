@@ -56,7 +56,7 @@ class InputError : public std::runtime_error {
  public:
   /// `left_out` faults were found beyond those given.
   explicit InputError(std::vector<Diagnostic> diagnostics, std::size_t left_out = 0);
-  explicit InputError(Diagnostic diagnostic);
+  InputError(Location where, std::string message, std::vector<std::string> notes = {});
   const std::vector<Diagnostic>& diagnostics() const { return diagnostics_; }
 
  private:

@@ -1,0 +1,115 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "base/format.h"
+#include "spec/formats.h"
+#include "spec/reader.h"
+
+namespace shardfit::spec {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, std::string why,
+                         std::vector<std::string> notes = {}) {
+  throw InputError(whole_file(path), std::move(why), std::move(notes));
+}
+
+/// Reads up to `most` bytes and one more, so that pipes and endless devices are bounded as well.
+std::string slurp(const std::string& path, std::size_t most) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) != 0) {
+    refuse(path, errno == ENOENT ? "no such file"
+                                 : std::string("cannot be read: ") + std::strerror(errno));
+  }
+  if (S_ISDIR(info.st_mode)) refuse(path, "is a directory, not a file");
+  const std::string too_large = "is larger than " +
+                                format_bytes(Bytes(static_cast<std::int64_t>(most))) +
+                                ", the most that is read";
+  if (S_ISREG(info.st_mode) && static_cast<std::uintmax_t>(info.st_size) > most) {
+    refuse(path, too_large);
+  }
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
+                                                             std::fclose);
+  if (!file) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
+  std::string text;
+  constexpr std::size_t piece = 1 << 16;
+  for (;;) {
+    const std::size_t size = text.size();
+    text.resize(size + piece);
+    const std::size_t got = std::fread(text.data() + size, 1, piece, file.get());
+    text.resize(size + got);
+    if (text.size() > most) refuse(path, too_large);
+    if (got < piece) break;
+  }
+  if (std::ferror(file.get())) refuse(path, "cannot be read");
+  return text;
+}
+
+/// Length of the UTF-8 character at `at`, or 0 where there is none (RFC 3629: no surrogates, no
+/// overlong forms, nothing past U+10FFFF).
+std::size_t utf8_length(std::string_view text, std::size_t at) {
+  const auto byte = [&](std::size_t i) {
+    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U;
+  };
+  const unsigned first = byte(0);
+  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
+    return byte(i) >= low && byte(i) <= high;
+  };
+  if (first < 0x80) return 1;
+  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
+  if (first >= 0xE0 && first <= 0xEF) {
+    const unsigned low = first == 0xE0 ? 0xA0 : 0x80;
+    const unsigned high = first == 0xED ? 0x9F : 0xBF;
+    return follows(1, low, high) && follows(2) ? 3 : 0;
+  }
+  if (first >= 0xF0 && first <= 0xF4) {
+    const unsigned low = first == 0xF0 ? 0x90 : 0x80;
+    const unsigned high = first == 0xF4 ? 0x8F : 0xBF;
+    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
+  }
+  return 0;
+}
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+}  // namespace
+
+SourcePtr read_source(const std::string& path, Bytes most) {
+  std::string text = slurp(path, static_cast<std::size_t>(most.count()));
+  if (text.empty()) refuse(path, "is empty");
+  if (text.find('\0') != std::string::npos) {
+    refuse(path, "is a binary file, not text", {"expected YAML or JSON in UTF-8"});
+  }
+  if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t length = utf8_length(text, at);
+    if (length == 0) {
+      const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n');
+      refuse(path,
+             "is not UTF-8 text: byte " + std::to_string(at) + ", line " + std::to_string(line));
+    }
+    at += length;
+  }
+  return std::make_shared<const Source>(Source{path, std::move(text)});
+}
+
+Node read_text(const SourcePtr& source, Diagnostics& faults) {
+  const std::size_t first = source->text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos) throw InputError({source, 0, 0}, "holds no data");
+  const bool yaml = ends_with(source->name, ".yaml") || ends_with(source->name, ".yml");
+  const bool json = ends_with(source->name, ".json") ||
+                    (!yaml && (source->text[first] == '{' || source->text[first] == '['));
+  return json ? read_json(source, faults) : read_yaml(source, faults);
+}
+
+Node read_file(const std::string& path, Diagnostics& faults) {
+  return read_text(read_source(path), faults);
+}
+
+}  // namespace shardfit::spec
