@@ -1,0 +1,245 @@
+#include <algorithm>
+
+#include "tensor/autocast.h"
+#include "tensor/iterator.h"
+#include "tensor/ops.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::tensor {
+namespace {
+
+std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
+
+/// Memory of (batch, length, heads, dim) seen as (batch, heads, length, dim), as the kernels lay it out.
+Tensor heads_inside(Runtime& runtime, std::int64_t b, std::int64_t h, std::int64_t s,
+                    std::int64_t d, DType dtype) {
+  return runtime.empty_strided(Shape{b, h, s, d}, Shape{s * h * d, d, h * d, 1}, dtype);
+}
+
+/// empty_like keeps the strides of a dense tensor.
+Tensor empty_like(const Tensor& a) {
+  return a.dense() ? a.runtime().empty_strided(a.shape(), a->stride, a.dtype())
+                   : elementwise_output("empty_like", {a}, a.dtype());
+}
+
+/// Zeros behind the last dimension up to a multiple (transformers/attention.cpp, pad_last_dim).
+Tensor pad_last(const Tensor& a, std::int64_t multiple) {
+  const std::int64_t have = a.size(-1);
+  if (have % multiple == 0) return a;
+  Runtime& runtime = a.runtime();
+  Shape shape = a.shape();
+  shape[-1] = round_up(have, multiple);
+  NodeRef node;
+  if (runtime.grad_enabled && a.requires_grad()) {
+    node = runtime.make_node("pad", [](Node& n, Gradients& in, Gradients& out) {
+      out[0] = clone(slice(in[0], -1, 0, n.shape[-1]), true);
+    }, 1);
+    runtime.connect(*node.get(), 0, a);
+    node->shape = a.shape();
+  }
+  Tensor out = runtime.empty(shape, a.dtype());
+  if (node) runtime.attach(node, out);
+  return out;
+}
+
+NodeRef attention_node(const char* kind, Backward backward, const AttentionArguments& a) {
+  Runtime& runtime = a.query.runtime();
+  if (!runtime.grad_enabled ||
+      !(a.query.requires_grad() || a.key.requires_grad() || a.value.requires_grad())) {
+    return {};
+  }
+  NodeRef node = runtime.make_node(kind, backward, 4);
+  runtime.connect(*node.get(), 0, a.query);
+  runtime.connect(*node.get(), 1, a.key);
+  runtime.connect(*node.get(), 2, a.value);
+  runtime.connect(*node.get(), 3, a.mask);
+  node->save(a.query);
+  node->save(a.key);
+  node->save(a.value);
+  return node;
+}
+
+void record(const char* kind, const AttentionArguments& a, bool backward) {
+  Runtime& runtime = a.query.runtime();
+  if (!runtime.record_computes) return;
+  Compute c;
+  c.kind = kind;
+  c.module = runtime.label.module;
+  c.backward = backward;
+  c.dtype = a.query.dtype();
+  c.groups = a.query.size(0) * a.query.size(1);
+  c.m = a.query.size(2);
+  c.n = a.key.size(2);
+  c.k = a.query.size(3);
+  const double products = backward ? 5 : 2;  // Dao et al. 2022, algorithm 4: five products
+  c.flops = products * 2.0 * static_cast<double>(c.groups) * static_cast<double>(c.m) *
+            static_cast<double>(c.n) * static_cast<double>(c.k) * (a.causal ? 0.5 : 1.0);
+  c.bytes = static_cast<double>(element_size(c.dtype)) * (backward ? 2 : 1) *
+            static_cast<double>(2 * a.query.count() + a.key.count() + a.value.count());
+  runtime.record_compute(c);
+}
+
+/// dq, dk, dv, softmax_d, dq_accum and, with grouped heads, dk and dv of every query head
+/// (transformers/cuda/flash_attn/flash_api.cpp, mha_bwd).
+void flash_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor q = node.load(0);
+  const Tensor k = node.load(1);
+  const Tensor v = node.load(2);
+  const Tensor result = node.load(3);
+  // Rows of the gradient and of the output must be contiguous in (batch, length, heads, dim).
+  const Tensor gradient = contiguous(transpose(in[0], 1, 2));
+  const std::int64_t b = q.size(0), h = q.size(1), s = q.size(2), d = q.size(3);
+  const std::int64_t d_rounded = d <= 128 ? round_up(d, 32) : (d <= 192 ? 192 : 256);
+  const std::int64_t s_rounded = round_up(s, 128);
+  out[0] = empty_like(q);
+  out[1] = empty_like(k);
+  out[2] = empty_like(v);
+  const Tensor softmax_d = runtime.empty(Shape{b, h, s_rounded}, DType::f32);
+  const Tensor accumulated = runtime.empty(Shape{b, s_rounded, h, d_rounded}, DType::f32);
+  if (k.size(1) != h) {
+    const Tensor dk = runtime.empty(Shape{b, k.size(2), h, d}, q.dtype());
+    const Tensor dv = runtime.empty(Shape{b, k.size(2), h, d}, q.dtype());
+  }
+  AttentionArguments shape;
+  shape.query = q;
+  shape.key = k;
+  shape.value = v;
+  shape.causal = node.number[0] != 0;
+  record("flash_attention", shape, true);
+}
+
+Tensor flash(const AttentionArguments& arguments) {
+  AttentionArguments a = arguments;
+  Runtime& runtime = a.query.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "flash_attention");
+  const std::int64_t dim = a.query.size(-1);
+  a.query = pad_last(a.query, 8);
+  a.key = pad_last(a.key, 8);
+  a.value = pad_last(a.value, 8);
+  NodeRef node = attention_node("flash_attention", flash_backward, a);
+  Tensor out = empty_like(a.query);
+  const Tensor lse =
+      runtime.empty(Shape{a.query.size(0), a.query.size(1), a.query.size(2)}, DType::f32);
+  const Tensor rng = runtime.scratch(16);
+  const Tensor unused = runtime.scratch(8);
+  record("flash_attention", a, false);
+  if (node) {
+    node->number[0] = a.causal;
+    runtime.attach(node, out);
+    node->save(out);
+    node->save(lse);
+    node->save(rng);
+    node->save(unused);
+  }
+  return dim == out.size(-1) ? out : slice(out, -1, 0, dim);
+}
+
+/// gq, gk, gv, delta (transformers/cuda/attention_backward.cu, _efficient_attention_backward).
+void efficient_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor q = node.load(0);
+  const Tensor k = node.load(1);
+  const Tensor v = node.load(2);
+  const Tensor gradient = contiguous(transpose(in[0], 1, 2));
+  const std::int64_t b = q.size(0), h = q.size(1), s = q.size(2), t = k.size(2);
+  out[0] = heads_inside(runtime, b, h, s, q.size(3), q.dtype());
+  out[1] = heads_inside(runtime, b, h, t, k.size(3), q.dtype());
+  out[2] = heads_inside(runtime, b, h, t, v.size(3), q.dtype());
+  const Tensor delta = runtime.empty(Shape{b, h, round_up(s, 32)}, DType::f32);
+  AttentionArguments shape;
+  shape.query = q;
+  shape.key = k;
+  shape.value = v;
+  record("efficient_attention", shape, true);
+}
+
+Tensor efficient(const AttentionArguments& a) {
+  Runtime& runtime = a.query.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "efficient_attention");
+  NodeRef node = attention_node("efficient_attention", efficient_backward, a);
+  if (node) node->save(a.mask);
+  const std::int64_t b = a.query.size(0), h = a.query.size(1), s = a.query.size(2);
+  Tensor out = heads_inside(runtime, b, h, s, a.value.size(3), a.query.dtype());
+  const bool keeps = static_cast<bool>(node);
+  const Tensor lse =
+      keeps ? runtime.empty(Shape{b, h, round_up(s, 32)}, DType::f32) : Tensor();
+  record("efficient_attention", a, false);
+  if (node) {
+    runtime.attach(node, out);
+    node->save(out);
+    node->save(lse);
+  }
+  return out;
+}
+
+/// Key and value heads repeated to the query's number (attention.cpp,
+/// pre_process_group_query_attention_input).
+Tensor repeat_heads(const Tensor& a, std::int64_t heads) {
+  const std::int64_t times = heads / a.size(1);
+  if (times == 1) return a;
+  const Tensor wide =
+      expand(unsqueeze(a, 2), Shape{a.size(0), a.size(1), times, a.size(2), a.size(3)});
+  return reshape(clone(wide, false), Shape{a.size(0), heads, a.size(2), a.size(3)});
+}
+
+/// Plain products and a softmax, with the whole matrix of scores (_scaled_dot_product_attention_math).
+Tensor math(const AttentionArguments& a) {
+  Runtime& runtime = a.query.runtime();
+  const DType dtype = a.query.dtype();
+  const DType inner = is_half(dtype) ? DType::f32 : dtype;
+  Tensor q = to(a.query, inner);
+  Tensor k = to(a.key, inner);
+  Tensor v = to(a.value, inner);
+  Tensor mask = a.mask;
+  q = mul_scalar(q);
+  if (a.causal) {
+    Tensor ones = runtime.empty(Shape{q.size(2), k.size(2)}, DType::boolean);
+    ones = compare_scalar("tril", ones);
+    mask = ones;
+  }
+  if (a.grouped) {
+    k = repeat_heads(k, q.size(1));
+    v = repeat_heads(v, q.size(1));
+  }
+  if (mask && mask.dtype() == DType::boolean) {
+    const Tensor zeros = runtime.empty(mask.shape(), inner);
+    mask = masked_fill(zeros, mask);
+  }
+  k = mul_scalar(k);
+  Tensor scores = matmul(q, transpose(k, -2, -1));
+  Tensor weights = softmax(scores, -1, inner);
+  weights = dropout(weights, a.dropout);
+  return to(matmul(weights, v), dtype);
+}
+
+}  // namespace
+
+AttentionKernel choose_attention(const AttentionArguments& a) {
+  const Runtime& runtime = a.query.runtime();
+  const bool heads_equal = a.query.size(1) == a.key.size(1);
+  const bool half = is_half(a.query.dtype());
+  const bool dims_equal = a.query.size(-1) == a.value.size(-1);
+  const bool capable = runtime.device.capability_major >= 8;
+  if (half && !a.mask && dims_equal && a.query.size(-1) <= 256 && capable &&
+      (heads_equal || a.grouped)) {
+    return AttentionKernel::flash;
+  }
+  if (heads_equal) return AttentionKernel::efficient;
+  return AttentionKernel::math;
+}
+
+Tensor attention(const AttentionArguments& arguments) {
+  AttentionArguments a = arguments;
+  a.query = cast_low(a.query);
+  a.key = cast_low(a.key);
+  a.value = cast_low(a.value);
+  switch (choose_attention(a)) {
+    case AttentionKernel::flash: return flash(a);
+    case AttentionKernel::efficient: return efficient(a);
+    case AttentionKernel::math: return math(a);
+  }
+  return {};
+}
+
+}  // namespace shardfit::tensor

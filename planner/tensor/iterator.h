@@ -1,0 +1,17 @@
+#pragma once
+// What TensorIterator decides for elementwise operators: the broadcast shape and the strides of the
+// output, which follow the inputs' (pytorch aten/src/ATen/TensorIterator.cpp).
+
+#include <initializer_list>
+
+#include "tensor/tensor.h"
+
+namespace shardfit::tensor {
+
+/// The shape two shapes broadcast to; throws ShapeError naming `kind`.
+Shape broadcast(const char* kind, const Shape& a, const Shape& b);
+
+/// Allocates the output of an elementwise operator over `inputs`.
+Tensor elementwise_output(const char* kind, std::initializer_list<Tensor> inputs, DType dtype);
+
+}  // namespace shardfit::tensor

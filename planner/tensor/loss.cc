@@ -1,0 +1,65 @@
+#include "tensor/autocast.h"
+#include "tensor/iterator.h"
+#include "tensor/ops.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::tensor {
+namespace {
+
+void nll_backward(Node& node, Gradients&, Gradients& out) {
+  const Tensor input = node.load(0);
+  out[0] = node.runtime->empty(input.shape(), input.dtype());
+}
+
+Tensor nll_loss(const Tensor& input_in, const Tensor& target) {
+  const Tensor input = cast_full(input_in);
+  Runtime& runtime = input.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "nll_loss");
+  NodeRef node;
+  if (runtime.grad_enabled && input.requires_grad()) {
+    node = runtime.make_node("nll_loss", nll_backward, 1);
+    runtime.connect(*node.get(), 0, input);
+    node->save(input);
+    node->save(target);
+  }
+  Tensor out = runtime.empty(Shape{}, input.dtype());
+  const Tensor total_weight = runtime.empty(Shape{}, input.dtype());
+  if (node) {
+    runtime.attach(node, out);
+    node->save(total_weight);
+  }
+  return out;
+}
+
+void mse_backward(Node& node, Gradients&, Gradients& out) {
+  const Tensor self = node.load(0);
+  const Tensor target = node.load(1);
+  if (node.wants(0)) out[0] = elementwise_output("mse_loss", {self, target}, self.dtype());
+}
+
+}  // namespace
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& target) {
+  return nll_loss(log_softmax(logits, -1, full_dtype(logits, logits.dtype())), target);
+}
+
+Tensor mse_loss(const Tensor& a_in, const Tensor& target_in) {
+  const Tensor a = cast_full(a_in);
+  const Tensor target = cast_full(target_in);
+  Runtime& runtime = a.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "mse_loss");
+  NodeRef node;
+  if (runtime.grad_enabled && a.requires_grad()) {
+    node = runtime.make_node("mse_loss", mse_backward, 1);
+    runtime.connect(*node.get(), 0, a);
+    node->save(a);
+    node->save(target);
+  }
+  const Scoped<bool> no_grad(runtime.grad_enabled, false);
+  const Tensor squared = elementwise_output("mse_loss", {a, target}, a.dtype());
+  Tensor out = mean_all(squared);
+  if (node) runtime.attach(node, out);
+  return out;
+}
+
+}  // namespace shardfit::tensor

@@ -1,0 +1,227 @@
+#include "tensor/autocast.h"
+#include "tensor/ops.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::tensor {
+namespace {
+
+Tensor t(const Tensor& a) { return transpose(a, 0, 1); }
+
+void check_product(const char* kind, const Tensor& a, const Tensor& b) {
+  if (a.size(-1) != b.size(-2)) {
+    throw ShapeError(std::string(kind) + ": " + shape_text(a.shape()) + " times " +
+                     shape_text(b.shape()));
+  }
+}
+
+bool column_major(const Shape& shape, const Shape& stride) {
+  return stride[0] == 1 && stride[1] == shape[0];
+}
+
+void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& out) {
+  Runtime& runtime = a.runtime();
+  if (!runtime.record_computes) return;
+  Compute c;
+  c.kind = kind;
+  c.module = runtime.label.module;
+  c.backward = runtime.label.backward;
+  c.dtype = a.dtype();
+  c.m = a.size(-2);
+  c.k = a.size(-1);
+  c.n = b.size(-1);
+  c.groups = a.rank() == 3 ? a.size(0) : 1;
+  const double groups = static_cast<double>(c.groups);
+  c.flops = 2.0 * groups * static_cast<double>(c.m) * static_cast<double>(c.k) *
+            static_cast<double>(c.n);
+  c.bytes = static_cast<double>((a.count() + b.count()) * element_size(a.dtype()) +
+                                out.count() * element_size(out.dtype()));
+  runtime.record_compute(c);
+}
+
+/// Operands that are neither row- nor column-major are copied first (Blas.cpp, prepare_matrix).
+Tensor prepare(const Tensor& a) {
+  const std::int64_t rows = a.size(-2);
+  const std::int64_t cols = a.size(-1);
+  const std::int64_t s0 = a->stride[a.rank() - 2];
+  const std::int64_t s1 = a->stride[a.rank() - 1];
+  const bool row = s1 == 1 && s0 >= std::max<std::int64_t>(1, cols);
+  const bool column = s0 == 1 && s1 >= std::max<std::int64_t>(1, rows);
+  return row || column ? a : clone(a, false);
+}
+
+/// Gradients of a product, in the layout of the operand (FunctionsManual.cpp, mm_mat1_backward).
+Tensor left_gradient(const Tensor& gradient, const Tensor& right, const Shape& shape,
+                     const Shape& stride) {
+  if (column_major(shape, stride)) return t(mm(right, t(gradient)));
+  return mm(gradient, t(right));
+}
+Tensor right_gradient(const Tensor& gradient, const Tensor& left, const Shape& shape,
+                      const Shape& stride) {
+  if (column_major(shape, stride)) return t(mm(t(gradient), left));
+  return mm(t(left), gradient);
+}
+
+/// What a product's backward needs of its operands' layouts.
+struct ProductExtra : NodeExtra {
+  Shape left_shape, left_stride, right_shape, right_stride;
+};
+
+NodeRef product_node(const char* kind, Backward backward, const Tensor& a, const Tensor& b,
+                     const Tensor& bias) {
+  Runtime& runtime = a.runtime();
+  if (!runtime.grad_enabled ||
+      !(a.requires_grad() || b.requires_grad() || bias.requires_grad())) {
+    return {};
+  }
+  NodeRef node = runtime.make_node(kind, backward, 3);
+  runtime.connect(*node.get(), 0, a);
+  runtime.connect(*node.get(), 1, b);
+  runtime.connect(*node.get(), 2, bias);
+  if (node->wants(0)) {
+    node->save(b);
+  } else {
+    node->skip();
+  }
+  if (node->wants(1)) {
+    node->save(a);
+  } else {
+    node->skip();
+  }
+  auto extra = std::make_unique<ProductExtra>();
+  extra->left_shape = a.shape();
+  extra->left_stride = a->stride;
+  extra->right_shape = b.shape();
+  extra->right_stride = b->stride;
+  node->extra = std::move(extra);
+  return node;
+}
+
+void mm_backward(Node& node, Gradients& in, Gradients& out) {
+  const auto& extra = static_cast<const ProductExtra&>(*node.extra);
+  const Tensor b = node.load(0);
+  const Tensor a = node.load(1);
+  if (node.wants(1)) out[1] = right_gradient(in[0], a, extra.right_shape, extra.right_stride);
+  if (node.wants(0)) out[0] = left_gradient(in[0], b, extra.left_shape, extra.left_stride);
+}
+
+void addmm_backward(Node& node, Gradients& in, Gradients& out) {
+  const auto& extra = static_cast<const ProductExtra&>(*node.extra);
+  const Tensor b = node.load(0);
+  const Tensor a = node.load(1);
+  if (node.wants(0)) out[0] = left_gradient(in[0], b, extra.left_shape, extra.left_stride);
+  if (node.wants(1)) out[1] = right_gradient(in[0], a, extra.right_shape, extra.right_stride);
+  if (node.wants(2)) out[2] = in[0];
+}
+
+void bmm_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor b = node.load(0);
+  const Tensor a = node.load(1);
+  if (node.wants(1)) out[1] = bmm(transpose(a, 1, 2), in[0]);
+  if (node.wants(0)) out[0] = bmm(in[0], transpose(b, 1, 2));
+}
+
+Tensor product(const char* kind, const Tensor& a, const Tensor& b, const Tensor& bias,
+               Backward backward, const Shape& shape) {
+  Runtime& runtime = a.runtime();
+  const Scoped<const char*> label(runtime.label.kind, kind);
+  check_product(kind, a, b);
+  NodeRef node = product_node(kind, backward, a, b, bias);
+  Tensor out = runtime.empty(shape, a.dtype());
+  {
+    const Scoped<bool> no_grad(runtime.grad_enabled, false);
+    const Tensor left = prepare(a);
+    const Tensor right = prepare(b);
+    runtime.use_blas();
+    record(kind, left, right, out);
+  }
+  if (node) runtime.attach(node, out);
+  return out;
+}
+
+/// A matrix with leading dimensions as one matrix (LinearAlgebra.cpp, should_fold).
+bool should_fold(const Tensor& a, const Tensor& b) {
+  if (a.rank() < 3 || b.rank() > 2) return false;
+  if (b.requires_grad()) return true;
+  if (a.rank() == 2) return false;
+  if (a.count() == 0) return true;
+  for (int i = 0; i + 2 < a.rank(); ++i) {
+    if (a->stride[i] != a->stride[i + 1] * a.size(i + 1)) return false;
+  }
+  return true;
+}
+
+Tensor batched(const Tensor& a, const Tensor& b) {
+  Shape lead;
+  const int rank = std::max(a.rank(), b.rank());
+  for (int i = 0; i < rank - 2; ++i) {
+    const std::int64_t m = i < a.rank() - 2 ? a.size(i) : 1;
+    const std::int64_t n = i < b.rank() - 2 ? b.size(i) : 1;
+    lead.push_back(std::max(m, n));
+  }
+  Shape a_shape = lead, b_shape = lead, out_shape = lead;
+  a_shape.push_back(a.size(-2));
+  a_shape.push_back(a.size(-1));
+  b_shape.push_back(b.size(-2));
+  b_shape.push_back(b.size(-1));
+  out_shape.push_back(a.size(-2));
+  out_shape.push_back(b.size(-1));
+  const std::int64_t batch = lead.count();
+  const Tensor left = reshape(expand(a, a_shape), Shape{batch, a.size(-2), a.size(-1)});
+  const Tensor right = reshape(expand(b, b_shape), Shape{batch, b.size(-2), b.size(-1)});
+  return unsafe_view(bmm(left, right), out_shape);
+}
+
+}  // namespace
+
+Tensor mm(const Tensor& a, const Tensor& b) {
+  const Tensor x = cast_low(a);
+  const Tensor y = cast_low(b);
+  return product("mm", x, y, {}, mm_backward, Shape{x.size(0), y.size(1)});
+}
+
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b) {
+  const Tensor c = cast_low(bias);
+  const Tensor x = cast_low(a);
+  const Tensor y = cast_low(b);
+  return product("addmm", x, y, c, addmm_backward, Shape{x.size(0), y.size(1)});
+}
+
+Tensor bmm(const Tensor& a, const Tensor& b) {
+  const Tensor x = cast_low(a);
+  const Tensor y = cast_low(b);
+  return product("bmm", x, y, {}, bmm_backward, Shape{x.size(0), x.size(1), y.size(2)});
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  const Tensor x = cast_low(a);
+  const Tensor y = cast_low(b);
+  if (x.rank() == 2 && y.rank() == 2) return mm(x, y);
+  if (should_fold(x, y)) {
+    Shape shape = x.shape();
+    shape[-1] = y.size(1);
+    const Tensor folded = reshape(x, Shape{x.count() / x.size(-1), x.size(-1)});
+    return unsafe_view(mm(folded, y), shape);
+  }
+  return batched(x, y);
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  const Tensor input = cast_low(x);
+  const Tensor w = cast_low(weight);
+  const Tensor b = cast_low(bias);
+  if (input.size(-1) != w.size(1)) {
+    throw ShapeError("linear: input " + shape_text(input.shape()) + ", weight " +
+                     shape_text(w.shape()));
+  }
+  if (!b) return matmul(input, t(w));
+  if (input.rank() == 2) return addmm(b, input, t(w));
+  if (input.contiguous()) {
+    Shape shape = input.shape();
+    shape[-1] = w.size(0);
+    const Tensor flat = view(input, Shape{input.count() / input.size(-1), input.size(-1)});
+    return view(addmm(b, flat, t(w)), shape);
+  }
+  return add(matmul(input, t(w)), b);
+}
+
+}  // namespace shardfit::tensor

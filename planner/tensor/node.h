@@ -1,0 +1,91 @@
+#pragma once
+// The autograd graph: one node an operator that needs a backward, with what it saved and where its
+// gradients go (pytorch torch/csrc/autograd/function.h).
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace shardfit::tensor {
+
+/// What a saved-tensor hook put in a tensor's place.
+struct Packed {
+  virtual ~Packed() = default;
+  virtual Tensor unpack() = 0;
+};
+
+/// A tensor kept for backward, or what a hook made of it.
+class Saved {
+ public:
+  /// Keeps `tensor`; runs the runtime's pack hook where one is set (it may throw StopRecompute).
+  void keep(const Tensor& tensor);
+  Tensor get() const { return packed_ ? packed_->unpack() : tensor_; }
+  void reset() {
+    tensor_.reset();
+    packed_.reset();
+  }
+  bool empty() const { return !tensor_ && !packed_; }
+
+ private:
+  Tensor tensor_;
+  std::shared_ptr<Packed> packed_;
+};
+
+struct Edge {
+  NodeRef node;
+  std::uint32_t input = 0;
+};
+
+/// Shape and dtype a gradient must have where an edge leads (engine.cpp, validate_outputs).
+struct InputMetadata {
+  Shape shape;
+  DType dtype = DType::f32;
+};
+
+/// A node's data that some kinds need beyond tensors: objects of Python in the original.
+struct NodeExtra {
+  virtual ~NodeExtra() = default;
+};
+
+using Gradients = std::vector<Tensor>;
+
+/// Computes the gradients of a node's inputs from those of its outputs. `in` stays alive until the
+/// node is done; `out` has one place an edge.
+using Backward = void (*)(Node& node, Gradients& in, Gradients& out);
+
+inline constexpr std::uint64_t accumulate_sequence = std::numeric_limits<std::uint64_t>::max();
+
+struct Node {
+  std::uint32_t references = 0;
+  std::uint32_t dependencies = 0;  // of the running backward pass
+  std::uint64_t pass = 0;          // which backward pass counted them
+  std::uint64_t sequence = 0;
+  const char* kind = "";
+  std::uint32_t module = 0;
+  Backward backward = nullptr;
+  Runtime* runtime = nullptr;
+  std::vector<Edge> next;
+  std::vector<InputMetadata> inputs;  // of this node, that is outputs of the operator
+  std::array<Saved, 10> saved;
+  int saved_count = 0;
+  Shape shape;   // numbers a kind remembers: a shape,
+  Shape stride;  // the strides that went with it,
+  std::array<std::int64_t, 4> number{};  // and up to four more
+  std::vector<std::int64_t> sizes;          // of parts, where there are many
+  DType dtype = DType::f32;
+  std::unique_ptr<NodeExtra> extra;
+  Tensor held_variable;            // of an accumulate node
+  std::vector<Tensor> pending;     // gradients that have arrived, while the node waits
+
+  void save(const Tensor& tensor) { saved[static_cast<unsigned>(saved_count++)].keep(tensor); }
+  /// Leaves a place empty, so that later places keep their numbers.
+  void skip() { ++saved_count; }
+  Tensor load(int i) const { return saved[static_cast<unsigned>(i)].get(); }
+  bool wants(int i) const { return static_cast<bool>(next[static_cast<unsigned>(i)].node); }
+  void release_saved();
+};
+
+}  // namespace shardfit::tensor

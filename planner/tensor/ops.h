@@ -1,0 +1,117 @@
+#pragma once
+// PyTorch's operators on tensors without values: each allocates what the CUDA kernel's host code
+// allocates, in that order, saves what autograd saves (tools/autograd/derivatives.yaml) and installs the
+// backward that does the same. Files: elementwise.cc, views.cc, reduce.cc, matmul.cc, norm.cc,
+// attention.cc, loss.cc, index.cc. Shapes are checked: a ShapeError names the operator and both shapes.
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tensor/tensor.h"
+
+namespace shardfit::tensor {
+
+/// Operands of an operator do not go together.
+struct ShapeError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+std::string shape_text(const Shape& shape);
+
+// ---- elementwise (aten/src/ATen/native/BinaryOps.cpp, UnaryOps.cpp, TensorIterator.cpp)
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor add_scalar(const Tensor& a);
+Tensor mul_scalar(const Tensor& a);
+Tensor div_scalar(const Tensor& a);
+/// a ** exponent.
+Tensor pow_scalar(const Tensor& a, double exponent);
+Tensor neg(const Tensor& a);
+Tensor rsqrt(const Tensor& a);
+Tensor sqrt(const Tensor& a);
+Tensor exp(const Tensor& a);
+Tensor tanh(const Tensor& a);
+Tensor sigmoid(const Tensor& a);
+Tensor relu(const Tensor& a);
+Tensor silu(const Tensor& a);
+Tensor gelu(const Tensor& a);
+Tensor cos(const Tensor& a);
+Tensor sin(const Tensor& a);
+/// A comparison or logical operator of two tensors (or one and a number): bool, no gradient.
+Tensor compare(const char* kind, const Tensor& a, const Tensor& b);
+Tensor compare_scalar(const char* kind, const Tensor& a);
+/// condition ? a : b; a or b may be empty (a number).
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+Tensor masked_fill(const Tensor& a, const Tensor& mask);
+/// The tensor in another dtype; itself where it has it already.
+Tensor to(const Tensor& a, DType dtype);
+/// A copy in the same dtype, contiguous or with the strides kept.
+Tensor clone(const Tensor& a, bool keep_strides);
+/// Dropout in training: the mask is one byte an element; nothing happens at p = 0.
+Tensor dropout(const Tensor& a, double p);
+Tensor zeros_like(const Tensor& a);
+Tensor detach(const Tensor& a);
+
+// ---- views (aten/src/ATen/native/TensorShape.cpp)
+Tensor view(const Tensor& a, const Shape& shape);
+Tensor reshape(const Tensor& a, const Shape& shape);
+Tensor unsafe_view(const Tensor& a, const Shape& shape);
+Tensor transpose(const Tensor& a, int dim0, int dim1);
+Tensor permute(const Tensor& a, const std::vector<int>& order);
+Tensor unsqueeze(const Tensor& a, int dim);
+Tensor squeeze(const Tensor& a, int dim);
+/// Sizes of -1 keep the size.
+Tensor expand(const Tensor& a, const Shape& shape);
+/// a[..., start:end:step] in one dimension.
+Tensor slice(const Tensor& a, int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1);
+Tensor select(const Tensor& a, int dim, std::int64_t index);
+std::vector<Tensor> split(const Tensor& a, const std::vector<std::int64_t>& sizes, int dim);
+Tensor contiguous(const Tensor& a);
+Tensor cat(const std::vector<Tensor>& tensors, int dim);
+
+// ---- reductions (aten/src/ATen/native/cuda/Reduce.cuh)
+Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep);
+Tensor mean(const Tensor& a, int dim, bool keep);
+Tensor mean_all(const Tensor& a);
+Tensor sum_all(const Tensor& a);
+/// Bytes of the buffer and of the semaphores that a reduction over `dims` takes when it is split
+/// across thread blocks; {0, 0} when it is not.
+std::pair<std::int64_t, std::int64_t> reduce_scratch(const Tensor& a, std::uint32_t dims,
+                                                     DType out);
+
+// ---- matrix products (aten/src/ATen/native/LinearAlgebra.cpp, Linear.cpp, cuda/Blas.cpp)
+Tensor mm(const Tensor& a, const Tensor& b);
+Tensor bmm(const Tensor& a, const Tensor& b);
+Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b);
+Tensor matmul(const Tensor& a, const Tensor& b);
+/// x W^T + bias; weight (out, in), bias empty or (out).
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
+
+// ---- norms, softmax
+Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias);
+/// dtype: of the result (softmax(..., dtype=...)).
+Tensor softmax(const Tensor& a, int dim, DType dtype);
+Tensor log_softmax(const Tensor& a, int dim, DType dtype);
+
+// ---- attention (aten/src/ATen/native/transformers)
+enum class AttentionKernel : std::uint8_t { flash, efficient, math };
+struct AttentionArguments {
+  Tensor query, key, value;  // (batch, heads, length, head dim)
+  Tensor mask;               // empty: none, then `causal` may be set
+  bool causal = false;
+  bool grouped = false;      // enable_gqa: fewer key/value heads than query heads
+  double dropout = 0;
+  bool scale_given = false;
+};
+AttentionKernel choose_attention(const AttentionArguments& arguments);
+Tensor attention(const AttentionArguments& arguments);
+
+// ---- index and loss
+Tensor embedding(const Tensor& weight, const Tensor& indices);
+/// Cross-entropy with mean reduction; logits (rows, classes), target (rows) int64.
+Tensor cross_entropy(const Tensor& logits, const Tensor& target);
+Tensor mse_loss(const Tensor& a, const Tensor& target);
+
+}  // namespace shardfit::tensor

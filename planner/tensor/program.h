@@ -1,0 +1,77 @@
+#pragma once
+// The program of one rank: what it allocates, frees and computes, in the order in which the training
+// stack does it. One program is run against the memory clock, the allocator and the time clock.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tensor/dtype.h"
+
+namespace shardfit {
+
+/// The seven uses of device memory; every storage has exactly one, so they sum to the total.
+enum class Category : std::uint8_t {
+  parameter,
+  gradient,
+  optimizer_state,
+  activation,
+  temporary,
+  communication,
+  workspace,
+};
+inline constexpr int category_count = 7;
+constexpr const char* category_name(Category category) {
+  constexpr const char* names[] = {"parameters",  "gradients",     "optimizer_states", "activations",
+                                   "temporaries", "communication", "workspace"};
+  return names[static_cast<int>(category)];
+}
+
+/// One storage of the program: a piece of memory, whatever views there are on it.
+struct StorageInfo {
+  std::int64_t bytes = 0;  // as requested, not rounded
+  Category category = Category::temporary;
+  std::uint8_t stream = 0;
+  bool backward = false;     // allocated by the backward pass
+  const char* kind = "";     // operator kind that allocated it (static text)
+  std::uint32_t module = 0;  // index into Program::modules
+};
+
+enum class Action : std::uint8_t { allocate, release, phase, empty_cache, reset_peaks, compute };
+
+struct Instruction {
+  Action action;
+  std::uint8_t stream = 0;
+  std::uint32_t id = 0;  // storage, phase mark, or index into Program::computes
+};
+
+/// One operator launched on the device, for the time clock.
+struct Compute {
+  const char* kind = "";
+  std::uint32_t module = 0;
+  bool backward = false;
+  DType dtype = DType::f32;
+  double flops = 0;
+  double bytes = 0;               // read and written
+  std::int64_t m = 0, n = 0, k = 0;  // matrix products: shape; batch in `groups`
+  std::int64_t groups = 1;
+};
+
+/// The end of a phase: peaks since the previous mark belong to `name` ("forward", "backward", ...).
+struct PhaseMark {
+  std::string name;
+  int step = 0;           // 0: loading; 1, 2, 3: optimizer steps
+  bool live = false;      // the value is what is alive here, not the peak since the last mark
+};
+
+struct Program {
+  std::vector<Instruction> instructions;
+  std::vector<StorageInfo> storages;
+  std::vector<PhaseMark> phases;
+  std::vector<Compute> computes;
+  std::vector<std::string> modules;  // paths; 0 is the whole program
+  std::int64_t parameters_total = 0;
+  std::int64_t parameters_trainable = 0;
+};
+
+}  // namespace shardfit

@@ -1,0 +1,251 @@
+#include "tensor/runtime.h"
+
+#include <cassert>
+
+#include "base/units.h"
+
+namespace shardfit::tensor {
+
+Runtime::~Runtime() {
+  closing_ = true;
+  autocast.cache.clear();
+  release_blas_workspaces();
+}
+
+Storage* Runtime::new_storage(std::int64_t bytes) {
+  Storage* storage = storages_.take();
+  storage->runtime = this;
+  storage->id = static_cast<std::uint32_t>(program.storages.size());
+  StorageInfo info;
+  info.bytes = bytes;
+  info.backward = label.backward;
+  info.kind = label.kind;
+  info.module = label.module;
+  program.storages.push_back(info);
+  program.instructions.push_back({Action::allocate, 0, storage->id});
+  return storage;
+}
+
+TensorBody* Runtime::new_body(const Shape& shape, const Shape& stride, DType dtype,
+                              Storage* storage) {
+  TensorBody* body = bodies_.take();
+  body->runtime = this;
+  body->shape = shape;
+  body->stride = stride;
+  body->dtype = dtype;
+  body->storage = storage;
+  if (storage) ++storage->references;
+  return body;
+}
+
+Tensor Runtime::empty(const Shape& shape, DType dtype) {
+  return empty_strided(shape, contiguous_strides(shape), dtype);
+}
+
+Tensor Runtime::empty_strided(const Shape& shape, const Shape& stride, DType dtype) {
+  const std::int64_t bytes = checked_multiply(shape.count(), element_size(dtype));
+  return Tensor(new_body(shape, stride, dtype, bytes > 0 ? new_storage(bytes) : nullptr));
+}
+
+Tensor Runtime::view_of(const Tensor& base, const Shape& shape, const Shape& stride) {
+  Tensor view = alias_of(base, shape, stride);
+  view->base = base->base ? base->base : base;
+  return view;
+}
+
+Tensor Runtime::alias_of(const Tensor& base, const Shape& shape, const Shape& stride) {
+  Tensor alias(new_body(shape, stride, base.dtype(), base->storage));
+  alias->on_host = base->on_host;
+  return alias;
+}
+
+Tensor Runtime::scratch(std::int64_t bytes) { return empty(Shape{bytes}, DType::u8); }
+
+Tensor Runtime::host_scalar(DType dtype) {
+  Tensor scalar(new_body(Shape{}, Shape{}, dtype, nullptr));
+  scalar->on_host = true;
+  return scalar;
+}
+
+NodeRef Runtime::make_node(const char* kind, Backward backward, int edges) {
+  Node* node = nodes_.take();
+  node->runtime = this;
+  node->kind = kind;
+  node->module = label.module;
+  node->backward = backward;
+  node->sequence = next_sequence++;
+  node->next.resize(static_cast<std::size_t>(edges));
+  return NodeRef(node);
+}
+
+namespace {
+
+void accumulate(Node& node, Gradients& in, Gradients&);
+
+}  // namespace
+
+void Runtime::connect(Node& node, int place, const Tensor& input) {
+  if (!input) return;
+  Edge& edge = node.next[static_cast<unsigned>(place)];
+  if (input->grad_fn) {
+    edge.node = input->grad_fn;
+    edge.input = input->output;
+  } else if (input->leaf_requires_grad) {
+    if (!input->accumulator) {
+      NodeRef made = make_node("accumulate_grad", accumulate, 0);
+      made->sequence = accumulate_sequence;
+      made->held_variable = input;
+      made->inputs.push_back({input.shape(), input.dtype()});
+      input->accumulator = made.get();
+      edge.node = made;
+    } else {
+      edge.node = NodeRef(input->accumulator);
+    }
+    edge.input = 0;
+  }
+}
+
+void Runtime::attach(const NodeRef& node, const Tensor& output) {
+  output->grad_fn = node;
+  output->output = static_cast<std::uint32_t>(node->inputs.size());
+  node->inputs.push_back({output.shape(), output.dtype()});
+}
+
+void Runtime::use_blas() {
+  Tensor& workspace = blas_workspace_[autograd_thread ? 1 : 0];
+  if (workspace) return;
+  const Scoped<const char*> kind(label.kind, "blas_workspace");
+  workspace = scratch(device.blas_workspace());
+  set_category(workspace, Category::workspace);
+}
+
+void Runtime::release_blas_workspaces() {
+  for (Tensor& workspace : blas_workspace_) workspace.reset();
+}
+
+void Runtime::mark(const std::string& phase, int step, bool live) {
+  program.instructions.push_back(
+      {Action::phase, 0, static_cast<std::uint32_t>(program.phases.size())});
+  program.phases.push_back({phase, step, live});
+}
+
+StorageInfo& Runtime::info(const Tensor& tensor) {
+  assert(tensor && tensor->storage);
+  return program.storages[tensor->storage->id];
+}
+
+void Runtime::set_category(const Tensor& tensor, Category category) {
+  if (tensor && tensor->storage) info(tensor).category = category;
+}
+
+std::uint32_t Runtime::module_id(const std::string& path) {
+  program.modules.push_back(path);
+  return static_cast<std::uint32_t>(program.modules.size() - 1);
+}
+
+void Runtime::record_compute(const Compute& compute) {
+  program.instructions.push_back(
+      {Action::compute, 0, static_cast<std::uint32_t>(program.computes.size())});
+  program.computes.push_back(compute);
+}
+
+void Runtime::drop(Storage* storage) {
+  if (!closing_) program.instructions.push_back({Action::release, 0, storage->id});
+  storages_.give(storage);
+}
+
+void Runtime::drop(TensorBody* body) {
+  Storage* storage = std::exchange(body->storage, nullptr);
+  if (storage && --storage->references == 0) drop(storage);
+  body->grad_fn.reset();
+  body->grad.reset();
+  body->base.reset();
+  body->leaf_requires_grad = false;
+  body->on_host = false;
+  body->accumulator = nullptr;
+  body->output = 0;
+  body->parameter = -1;
+  bodies_.give(body);
+}
+
+void Runtime::drop(Node* node) {
+  if (node->held_variable) {
+    if (node->held_variable->accumulator == node) node->held_variable->accumulator = nullptr;
+    node->held_variable.reset();
+  }
+  node->release_saved();
+  node->saved_count = 0;
+  node->extra.reset();
+  node->pending.clear();
+  // A long chain of nodes is dropped in a loop, not by recursion: 10^5 operators deep would be a
+  // stack overflow (pytorch torch/csrc/autograd/function.cpp, deleteNode).
+  static thread_local std::vector<NodeRef>* queue = nullptr;
+  std::vector<NodeRef> own;
+  const bool outermost = queue == nullptr;
+  if (outermost) queue = &own;
+  for (Edge& edge : node->next) queue->push_back(std::move(edge.node));
+  node->next.clear();
+  node->inputs.clear();
+  node->number = {};
+  node->sizes.clear();
+  nodes_.give(node);
+  if (!outermost) return;
+  while (!own.empty()) {
+    NodeRef next = std::move(own.back());
+    own.pop_back();
+    next.reset();
+  }
+  queue = nullptr;
+}
+
+void Node::release_saved() {
+  for (int i = 0; i < saved_count; ++i) saved[static_cast<unsigned>(i)].reset();
+}
+
+void Saved::keep(const Tensor& tensor) {
+  if (!tensor) return;
+  Runtime& runtime = tensor.runtime();
+  if (!runtime.hooks.empty() && runtime.hooks.back()) {
+    packed_ = runtime.hooks.back()->pack(tensor);
+    return;
+  }
+  tensor_ = runtime.alias_of(tensor, tensor.shape(), tensor->stride);
+  if (tensor->storage) {
+    StorageInfo& info = runtime.info(tensor);
+    if (info.category == Category::temporary) info.category = Category::activation;
+  }
+}
+
+namespace {
+
+/// The gradient is laid out as its leaf, dimensions of size 1 aside (accumulate_grad.h).
+bool obeys_layout(const Tensor& gradient, const Tensor& variable) {
+  if (!variable.dense()) return gradient.contiguous();
+  for (int i = 0; i < gradient.rank(); ++i) {
+    if (gradient.size(i) != 1 && gradient->stride[i] != variable->stride[i]) return false;
+  }
+  return true;
+}
+
+/// Keeps the first gradient of a leaf as it comes when nobody else holds it and its layout is the
+/// leaf's; copies it otherwise; adds later ones in place
+/// (pytorch torch/csrc/autograd/functions/accumulate_grad.h, accumulateGrad).
+void accumulate(Node& node, Gradients& in, Gradients&) {
+  Tensor variable = node.held_variable;
+  Tensor& fresh = in[0];
+  if (!fresh) return;
+  Runtime& runtime = *node.runtime;
+  if (!variable->grad) {
+    if (obeys_layout(fresh, variable) && fresh.use_count() <= 1) {
+      variable->grad = runtime.alias_of(fresh, fresh.shape(), fresh->stride);
+    } else {
+      variable->grad = runtime.empty_strided(variable.shape(), variable->stride, fresh.dtype());
+    }
+    runtime.set_category(variable->grad, Category::gradient);
+  }
+  if (runtime.after_accumulate) runtime.after_accumulate(*variable.get());
+}
+
+}  // namespace
+
+}  // namespace shardfit::tensor

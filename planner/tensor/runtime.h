@@ -1,0 +1,149 @@
+#pragma once
+// What PyTorch keeps per process and per thread while a program runs: grad mode, autocast, hooks,
+// library workspaces. Here it also writes the program of the rank.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tensor/node.h"
+#include "tensor/pool.h"
+#include "tensor/program.h"
+#include "tensor/tensor.h"
+
+namespace shardfit::tensor {
+
+/// What decides on a device which kernels run and what libraries take through the allocator.
+struct DeviceTraits {
+  int capability_major = 9;
+  int capability_minor = 0;
+  int multiprocessors = 132;
+  /// Resident threads of a multiprocessor (CUDA programming guide, compute capabilities).
+  int threads_per_multiprocessor() const {
+    if (capability_major == 12 || (capability_major == 8 && capability_minor != 0)) return 1536;
+    return capability_major == 7 && capability_minor == 5 ? 1024 : 2048;
+  }
+  /// cuBLAS workspace of one handle and stream: 32 MiB on 9.x, 10.x and 12.x, else 8,519,680 bytes
+  /// (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize).
+  std::int64_t blas_workspace() const {
+    const bool large = capability_major == 9 || capability_major == 10 || capability_major == 12;
+    return large ? 33554432 : 8519680;
+  }
+};
+
+struct Autocast {
+  bool enabled = false;
+  bool cache_enabled = true;
+  DType dtype = DType::bf16;
+  int depth = 0;  // nested contexts; the cache is cleared when the outermost ends
+  std::vector<std::pair<TensorBody*, Tensor>> cache;
+};
+
+/// Thrown by a pack hook when a recomputation has made all that is needed
+/// (pytorch torch/utils/checkpoint.py, _StopRecomputationError).
+struct StopRecompute {};
+
+/// Replaces saved tensors while it is on top of the runtime's stack.
+struct SavedTensorHooks {
+  virtual ~SavedTensorHooks() = default;
+  virtual std::shared_ptr<Packed> pack(const Tensor& tensor) = 0;
+};
+
+/// Sees the outputs of chosen operators (selective recompute).
+struct OperatorMode {
+  virtual ~OperatorMode() = default;
+  /// May give the operator's outputs without running it; empty: run it.
+  virtual std::vector<Tensor> before(const char* kind) = 0;
+  virtual void after(const char* kind, const std::vector<Tensor>& outputs) = 0;
+};
+
+struct Label {
+  const char* kind = "";
+  std::uint32_t module = 0;
+  bool backward = false;
+};
+
+class Runtime {
+ public:
+  explicit Runtime(DeviceTraits traits) : device(traits) {}
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+  ~Runtime();
+
+  /// A contiguous tensor with a storage of its own.
+  Tensor empty(const Shape& shape, DType dtype);
+  /// A tensor of given strides (dense) with a storage of its own.
+  Tensor empty_strided(const Shape& shape, const Shape& stride, DType dtype);
+  /// A view: it shares `base`'s storage and keeps the tensor itself alive, as PyTorch's views do even
+  /// in backward, where it forbids adding gradients in place (variable.h, DifferentiableViewMeta).
+  Tensor view_of(const Tensor& base, const Shape& shape, const Shape& stride);
+  /// A tensor that shares `base`'s storage and nothing else (detach, _unsafe_view).
+  Tensor alias_of(const Tensor& base, const Shape& shape, const Shape& stride);
+  /// Memory that is no tensor of the program: a kernel's scratch space.
+  Tensor scratch(std::int64_t bytes);
+  /// A number on the host: it takes no bytes of the device.
+  Tensor host_scalar(DType dtype);
+
+  /// A node of the autograd graph with `edges` places for inputs; sequence numbers ascend.
+  NodeRef make_node(const char* kind, Backward backward, int edges);
+  /// Sets where the gradient of `input` goes; nothing if it needs none.
+  void connect(Node& node, int place, const Tensor& input);
+  /// Makes `output` the node's next output.
+  void attach(const NodeRef& node, const Tensor& output);
+
+  /// Takes the library workspace of this thread, once (cuBLAS handle and stream).
+  void use_blas();
+  void release_blas_workspaces();
+
+  void mark(const std::string& phase, int step, bool live);
+  void set_category(const Tensor& tensor, Category category);
+  StorageInfo& info(const Tensor& tensor);
+  std::uint32_t module_id(const std::string& path);
+  void record_compute(const Compute& compute);
+
+  void drop(Storage* storage);
+  void drop(TensorBody* body);
+  void drop(Node* node);
+  bool grad_on() const { return grad_enabled; }
+
+  Program program;
+  DeviceTraits device;
+  Label label;
+  Autocast autocast;
+  bool grad_enabled = true;
+  bool autograd_thread = false;
+  bool record_computes = false;
+  int backward_depth = 0;
+  std::uint64_t next_sequence = 0;
+  std::uint64_t pass = 0;
+  std::vector<SavedTensorHooks*> hooks;
+  OperatorMode* mode = nullptr;
+  std::function<void(TensorBody&)> after_accumulate;  // hook of every parameter, if any
+
+ private:
+  Storage* new_storage(std::int64_t bytes);
+  TensorBody* new_body(const Shape& shape, const Shape& stride, DType dtype, Storage* storage);
+
+  Pool<Storage> storages_;
+  Pool<TensorBody> bodies_;
+  Pool<Node> nodes_;
+  Tensor blas_workspace_[2];  // of the main thread and of autograd's
+  bool closing_ = false;
+};
+
+/// Sets a member for the length of a scope.
+template <class T>
+class Scoped {
+ public:
+  Scoped(T& place, T value) : place_(place), old_(std::exchange(place, std::move(value))) {}
+  ~Scoped() { place_ = std::move(old_); }
+  Scoped(const Scoped&) = delete;
+  Scoped& operator=(const Scoped&) = delete;
+
+ private:
+  T& place_;
+  T old_;
+};
+
+}  // namespace shardfit::tensor
