@@ -1,0 +1,63 @@
+# Sourced by ./shardfit and ./check: install what is missing, build quietly. Messages go to stderr, so
+# that the program's own output stays clean.
+
+packages=(
+  "g++:compiles the program"
+  "cmake:describes the build"
+  "ninja-build:runs the build"
+  "libyaml-cpp-dev:reads YAML"
+  "rapidjson-dev:reads and writes JSON"
+  "libcli11-dev:reads the command line"
+  "libboost-graph-dev:holds the operator graph"
+  "libeigen3-dev:solves least squares"
+  "libmuparser-dev:evaluates the expressions of model families"
+  "doctest-dev:runs the tests"
+)
+slow_packages=(
+  "clang-tidy:checks the code for ./check --slow"
+)
+
+say() { echo "shardfit: $*" >&2; }
+
+# install_missing NAME:REASON... installs those of the Debian packages that are not there.
+install_missing() {
+  local entry status missing=() present
+  command -v dpkg-query >/dev/null || { say "no Debian packages here; using what is installed"; return 0; }
+  present=" $(dpkg-query -W -f='${Package}=${db:Status-Status} ' "${@%%:*}" 2>/dev/null || true)"
+  for entry in "$@"; do
+    [[ $present == *" ${entry%%:*}=installed "* ]] && continue
+    say "installing ${entry%%:*}: it ${entry#*:}"
+    missing+=("${entry%%:*}")
+  done
+  ((${#missing[@]})) || return 0
+  local apt=(apt-get)
+  if ((EUID != 0)); then
+    command -v sudo >/dev/null || { say "run as root or install sudo, or: apt-get install ${missing[*]}"; return 1; }
+    apt=(sudo apt-get)
+  fi
+  mkdir -p build
+  local log=build/install.log
+  if ! { "${apt[@]}" -q update && DEBIAN_FRONTEND=noninteractive \
+         "${apt[@]}" -q -y --no-install-recommends install "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
+    tail -n 20 "$log" >&2
+    say "apt-get failed (all of it: $log)"
+    return 1
+  fi
+}
+
+# build PRESET TARGET: configures once, then builds what changed; one build at a time.
+build() {
+  local preset=$1 target=$2 folder=build/$1
+  mkdir -p "$folder"
+  local log=$folder/build.log
+  exec 9>"$folder/.lock"
+  flock 9
+  [[ -f $folder/build.ninja ]] || say "building into $folder; the first time takes some minutes"
+  if ! { { [[ -f $folder/build.ninja ]] || cmake --preset "$preset"; } &&
+         cmake --build "$folder" --target "$target" -- -k 0; } >"$log" 2>&1; then
+    grep -E -A 8 'error:|Error|FAILED' "$log" | head -n 80 >&2
+    say "the build failed (all of it: $log)"
+    return 1
+  fi
+  exec 9>&-
+}
