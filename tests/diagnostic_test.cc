@@ -87,11 +87,12 @@ TEST_CASE("faults come in file order, whatever order they were found in") {
 TEST_CASE("at most 20 faults are shown and the rest counted") {
   const SourcePtr text = source("x");
   Diagnostics faults;
-  for (int i = 0; i < 20; ++i) faults.error({text, 0, 1}, "fault");
+  for (int i = 0; i < 20; ++i) faults.error({text, 0, 1}, "fault " + std::to_string(i));
   CHECK(message(faults).find("more error") == std::string::npos);
-  faults.error({text, 0, 1}, "fault");
+  faults.error({text, 0, 1}, "fault 20");
   CHECK(message(faults).find("\nand 1 more error\n") != std::string::npos);
-  faults.error({text, 0, 1}, "fault");
+  faults.error({text, 0, 1}, "fault 21");
+  faults.error({text, 0, 1}, "fault 21");  // a repeat is no further fault
   CHECK(message(faults).find("\nand 2 more errors\n") != std::string::npos);
 }
 

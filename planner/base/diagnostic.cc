@@ -146,6 +146,12 @@ void Diagnostics::throw_if_any() const {
     const std::size_t rb = rank.at(b.where.source.get());
     return ra != rb ? ra < rb : a.where.offset < b.where.offset;
   });
+  // A value read for several options is complained of once.
+  const auto same = [](const Diagnostic& a, const Diagnostic& b) {
+    return a.where.source == b.where.source && a.where.offset == b.where.offset &&
+           a.message == b.message;
+  };
+  sorted.erase(std::unique(sorted.begin(), sorted.end(), same), sorted.end());
   const std::size_t left_out = sorted.size() > most_shown ? sorted.size() - most_shown : 0;
   sorted.resize(sorted.size() - left_out);
   throw InputError(std::move(sorted), left_out);

@@ -72,8 +72,8 @@ class Diagnostics {
   void error(Location where, std::string message, std::vector<std::string> notes = {});
   bool empty() const { return found_.empty(); }
   std::size_t size() const { return found_.size(); }
-  /// Throws InputError with the faults in file order (sources in order of first fault); nothing if
-  /// there are none.
+  /// Throws InputError with the faults in file order (sources in order of first fault), repeats of
+  /// one fault left out; nothing if there are none.
   void throw_if_any() const;
 
  private:

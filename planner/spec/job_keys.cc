@@ -1,0 +1,108 @@
+// The words of a job: one table for the command line, plan.yaml and help.
+
+#include "spec/job_spec.h"
+
+namespace shardfit::spec {
+namespace {
+
+using Words = std::vector<std::string>;
+
+std::string listed(std::span<const std::string> words) { return join(words); }
+
+}  // namespace
+
+std::span<const std::string> task_names() {
+  static const Words words{"full", "pretrain", "lora", "qlora", "inference"};
+  return words;
+}
+std::span<const std::string> framework_names() {
+  static const Words words{"hf-trainer", "plain-pytorch", "torchtitan", "torchtune", "litgpt",
+                           "trl",        "deepspeed",     "megatron",   "prime-rl"};
+  return words;
+}
+std::span<const std::string> precision_names() {
+  static const Words words{"bf16-mixed", "bf16", "fp16-mixed", "fp32"};
+  return words;
+}
+std::span<const std::string> optimizer_names() {
+  static const Words words{"adamw-fused",  "adamw-foreach",   "adamw-loop",
+                           "adamw8bit",    "paged-adamw8bit", "sgd",
+                           "sgd-momentum", "adafactor",       "adagrad"};
+  return words;
+}
+std::span<const std::string> attention_names() {
+  static const Words words{"auto", "flash", "efficient", "cudnn",
+                           "math", "eager", "flash2",    "flash3"};
+  return words;
+}
+std::span<const std::string> parallel_names() {
+  static const Words words{"auto",  "none",  "ddp",    "zero1",    "zero2",      "zero3",
+                           "fsdp1", "fsdp2", "tensor", "pipeline", "independent"};
+  return words;
+}
+std::span<const std::string> schedule_names() {
+  static const Words words{"1f1b", "gpipe", "interleaved-1f1b", "zero-bubble", "zbv"};
+  return words;
+}
+std::span<const std::string> hypothesis_names() {
+  static const Words words{"larger-batch", "shorter-step", "make-possible"};
+  return words;
+}
+std::span<const std::string> adapter_dtype_names() {
+  static const Words words{"fp32", "bf16", "fp16"};
+  return words;
+}
+
+std::span<const JobKey> job_keys() {
+  static const std::vector<JobKey> keys{
+      {"model", "MODEL", "Model and task",
+       "a config.json, a file of model_specs or its name, a graph YAML of your own"},
+      {"task", "TASK", "Model and task", listed(task_names()) + "; default full"},
+      {"framework", "NAME", "Model and task",
+       "which program keeps what alive: " + listed(framework_names()) + "; default hf-trainer"},
+      {"framework-version", "VERSION", "Model and task",
+       "default the newest modelled, which the report names"},
+      {"precision", "NAME", "Model and task",
+       listed(precision_names()) +
+           "; default bf16-mixed: fp32 parameters, bf16 compute. bf16: everything stored in bf16"},
+      {"optimizer", "NAME", "Model and task",
+       listed(optimizer_names()) + "; default the framework's"},
+      {"micro-batch", "N", "Batch",
+       "samples a pass; any two of these three imply the third, what is not implied is 1"},
+      {"accumulation", "N", "Batch", "passes a step"},
+      {"global-batch", "N", "Batch", "samples a step, over all ranks"},
+      {"sequence", "TOKENS", "Batch", "tokens a sample; default 2048"},
+      {"recompute", "KIND", "Memory and kernels",
+       "none, full, selective:POLICY (activation checkpointing); default none"},
+      {"attention", "KERNEL", "Memory and kernels",
+       listed(attention_names()) + "; default auto: what the framework's release dispatches"},
+      {"allocator", "SETTINGS", "Memory and kernels",
+       "PyTorch's settings string, e.g. expandable_segments:True"},
+      {"lora-rank", "N", "LoRA", "default 8, as PEFT's LoraConfig"},
+      {"lora-alpha", "X", "LoRA", "default 8, as PEFT's LoraConfig"},
+      {"lora-dropout", "P", "LoRA", "default 0, as PEFT's LoraConfig"},
+      {"lora-targets", "NAMES", "LoRA",
+       "modules, comma-separated; default those PEFT picks for the model type"},
+      {"lora-dtype", "DTYPE", "LoRA",
+       listed(adapter_dtype_names()) + "; default fp32, as PEFT's autocast_adapter_dtype"},
+      {"on", "[COUNTx]DEVICE", "Where", "an option to compare; repeat it: --on h200 --on 2xb200",
+       true},
+      {"parallel", "KIND", "Where",
+       listed(parallel_names()) + "; default auto: every one that applies is tried"},
+      {"dp", "N", "Where", "data parallel degree; the product of degrees is the number of GPUs"},
+      {"fsdp", "N", "Where", "sharded data parallel degree"},
+      {"tp", "N", "Where", "tensor parallel degree"},
+      {"pp", "N", "Where", "pipeline parallel degree"},
+      {"cp", "N", "Where", "context parallel degree"},
+      {"ep", "N", "Where", "expert parallel degree, taken out of the ranks that are there"},
+      {"schedule", "NAME", "Where", listed(schedule_names()) + "; default 1f1b"},
+      {"device-profile", "FILE", "Where",
+       "a device YAML, as calibrate writes it, that replaces or adds a device", true},
+      {"hypothesis", "NAME", "Decision",
+       listed(hypothesis_names()) + ": what the larger option is meant to bring"},
+      {"prices", "FILE", "Decision", "your price file; no price is taken for granted"},
+  };
+  return keys;
+}
+
+}  // namespace shardfit::spec

@@ -1,0 +1,233 @@
+// Layers: plan files in order, then an option's own keys, then the command line. Each layer wins
+// over those before it.
+
+#include <algorithm>
+
+#include "spec/job_spec.h"
+#include "spec/reader.h"
+
+namespace shardfit::spec {
+namespace {
+
+/// Keys that concern the whole comparison, not one option's job.
+bool is_plan_key(std::string_view key) {
+  return key == "on" || key == "device-profile" || key == "hypothesis" || key == "prices";
+}
+
+std::string value_text(const Node& node) {
+  if (node.kind != Kind::list && node.kind != Kind::map) return node.text;
+  return describe(node);
+}
+
+/// "micro_batch" is read as "micro-batch".
+Node with_dashes(Node map, Diagnostics& faults) {
+  for (std::size_t i = 0; i < map.children.size(); ++i) {
+    Node& child = map.children[i];
+    const std::string written = child.key;
+    std::replace(child.key.begin(), child.key.end(), '_', '-');
+    for (std::size_t j = 0; written != child.key && j < map.children.size(); ++j) {
+      if (j != i && map.children[j].key == child.key) {
+        faults.error(child.key_where, "duplicate key " + quoted(written),
+                     {"it is another spelling of " + quoted(child.key)});
+      }
+    }
+  }
+  return map;
+}
+
+Node empty_map(Location where) {
+  Node map;
+  map.kind = Kind::map;
+  map.where = std::move(where);
+  return map;
+}
+
+/// Puts the keys of `over` in place of those of `base`.
+void lay_over(Node& base, const Node& over, std::vector<Override>* overrides) {
+  for (const Node& child : over.children) {
+    const auto same = std::find_if(base.children.begin(), base.children.end(),
+                                   [&](const Node& node) { return node.key == child.key; });
+    if (same == base.children.end()) {
+      base.children.push_back(child);
+      continue;
+    }
+    if (overrides) {
+      overrides->push_back(
+          {child.key, value_text(child), value_text(*same), child.where, same->where});
+    }
+    *same = child;
+  }
+}
+
+/// "h200, 2xb200": the devices of a list of options.
+std::string join_on(const std::vector<Node>& options) {
+  std::vector<std::string> names;
+  for (const Node& option : options) {
+    const Node* on = option.child("on");
+    if (on) names.push_back(value_text(*on));
+  }
+  return join(names);
+}
+
+/// One plan file apart: the job's keys, the plan's own, and the list of options.
+struct Layer {
+  Node job;
+  Node plan;
+  std::vector<Node> options;
+  bool has_options = false;
+};
+
+Layer read_layer(const std::string& path, Diagnostics& faults) {
+  const Node root = with_dashes(read_file(path, faults), faults);
+  Layer layer{empty_map(root.where), empty_map(root.where), {}, false};
+  MapView map(root, "the plan", faults);
+  if (const Node* job = map.map("job")) {
+    layer.job = with_dashes(*job, faults);
+    for (const Node& child : layer.job.children) {
+      if (!is_plan_key(child.key) && child.key != "model") continue;
+      faults.error(child.key_where, quoted(child.key) + " stands beside 'job', not in it");
+    }
+    std::erase_if(layer.job.children,
+                  [](const Node& child) { return is_plan_key(child.key) || child.key == "model"; });
+  }
+  if (const Node* model = map.find("model")) layer.job.children.push_back(*model);
+  for (const char* key : {"prices", "hypothesis", "device-profile"}) {
+    if (const Node* node = map.find(key)) layer.plan.children.push_back(*node);
+  }
+  if (const Node* options = map.list("options")) {
+    layer.has_options = true;
+    for (const Node& option : options->children) {
+      if (as_map(option, "an option", faults)) {
+        layer.options.push_back(with_dashes(option, faults));
+      }
+    }
+  }
+  map.finish();
+  return layer;
+}
+
+/// The command line's keys of the plan and of the job.
+Layer split(const Node& command_line) {
+  Layer layer{empty_map(command_line.where), empty_map(command_line.where), {}, false};
+  for (const Node& child : command_line.children) {
+    if (child.key == "on") {
+      layer.has_options = true;
+      for (const Node& on : child.children) {
+        Node option = empty_map(on.where);
+        option.children.push_back(on);
+        option.children.back().key = "on";
+        layer.options.push_back(std::move(option));
+      }
+    } else {
+      (is_plan_key(child.key) ? layer.plan : layer.job).children.push_back(child);
+    }
+  }
+  return layer;
+}
+
+void read_plan_keys(const Node& keys, PlanSpec& plan, Diagnostics& faults) {
+  MapView map(keys, "the plan", faults);
+  if (const auto found = map.choice("hypothesis", hypothesis_names())) {
+    plan.hypothesis = {static_cast<Hypothesis>(found->value), found->where, ""};
+  }
+  if (const auto found = map.string("prices")) plan.prices = {found->value, found->where, ""};
+  if (const Node* profiles = map.find("device-profile")) {
+    const auto add = [&](const Node& node) {
+      if (const auto path = as_string(node, "'device-profile' of the plan", faults)) {
+        plan.device_profiles.push_back({*path, node.where, ""});
+      }
+    };
+    if (profiles->kind == Kind::list) {
+      for (const Node& node : profiles->children) add(node);
+    } else {
+      add(*profiles);
+    }
+  }
+}
+
+/// One option: its device, and the job with the option's own keys and the command line laid over
+/// it.
+std::optional<OptionSpec> read_option(const Node& option, const Node& job, const Node& command_line,
+                                      DeviceCatalog& devices, PlanSpec& plan, Diagnostics& faults) {
+  Node keys = job;
+  Node own = option;
+  std::erase_if(own.children,
+                [](const Node& child) { return child.key == "on" || child.key == "name"; });
+  lay_over(keys, own, nullptr);  // an option is there to differ from the job
+  lay_over(keys, command_line, &plan.overrides);
+  OptionSpec spec;
+  spec.job = read_job(keys, faults);
+  const Node* name = option.child("name");
+  const auto text = name ? as_string(*name, "'name' of an option", faults) : std::nullopt;
+  const Node* on = option.child("on");
+  if (!on) {
+    faults.error(option.where, "an option lacks the key 'on'",
+                 {"expected [COUNTx]DEVICE, such as h200 or 2xb200"});
+    return {};
+  }
+  auto cluster = read_on(*on, devices, faults);
+  if (!cluster) return {};
+  spec.cluster = *std::move(cluster);
+  spec.name = text ? *text : spec.cluster.text;
+  const Node* parallel = option.child("parallel");
+  if (!text && parallel) spec.name += " " + parallel->text;
+  return spec;
+}
+
+/// The same override is found once an option; it is said once.
+void drop_repeats(std::vector<Override>& overrides) {
+  const auto same = [](const Override& a, const Override& b) {
+    return a.key == b.key && a.loser_where.source == b.loser_where.source &&
+           a.loser_where.offset == b.loser_where.offset;
+  };
+  std::vector<Override> kept;
+  for (Override& candidate : overrides) {
+    const bool seen = std::any_of(kept.begin(), kept.end(),
+                                  [&](const Override& other) { return same(other, candidate); });
+    if (!seen) kept.push_back(std::move(candidate));
+  }
+  overrides = std::move(kept);
+}
+
+}  // namespace
+
+PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_line,
+                   DeviceCatalog& devices, Diagnostics& faults) {
+  PlanSpec plan;
+  Layer all{empty_map(command_line.where), empty_map(command_line.where), {}, false};
+  for (const std::string& path : files) {
+    const Layer layer = read_layer(path, faults);
+    if (&path == &files.front()) all.job.where = layer.job.where;
+    lay_over(all.job, layer.job, &plan.overrides);
+    lay_over(all.plan, layer.plan, &plan.overrides);
+    if (layer.has_options) all.options = layer.options;
+  }
+  const Layer last = split(command_line);
+  lay_over(all.plan, last.plan, &plan.overrides);
+  if (last.has_options) {
+    if (!all.options.empty()) {
+      plan.overrides.push_back({"options", join_on(last.options), join_on(all.options),
+                                last.options.front().where, all.options.front().where});
+    }
+    all.options = last.options;
+  }
+  read_plan_keys(all.plan, plan, faults);
+  for (const auto& profile : plan.device_profiles) {
+    devices.add_profile(resolve_beside(profile), faults);
+  }
+  if (all.options.empty()) {
+    faults.error(all.job.where, "no device is given",
+                 {"give --on [COUNTx]DEVICE, or 'options' in a plan file"});
+    Node keys = all.job;
+    lay_over(keys, last.job, nullptr);
+    read_job(keys, faults);  // its faults are worth saying all the same
+  }
+  for (const Node& option : all.options) {
+    auto spec = read_option(option, all.job, last.job, devices, plan, faults);
+    if (spec) plan.options.push_back(*std::move(spec));
+  }
+  drop_repeats(plan.overrides);
+  return plan;
+}
+
+}  // namespace shardfit::spec
