@@ -1,0 +1,164 @@
+#include <algorithm>
+#include <set>
+
+#include "model/machine.h"
+#include "tensor/ops.h"
+
+namespace shardfit::model {
+
+using tensor::Tensor;
+
+namespace {
+
+DType dtype_named(const std::string& name, DType fallback) {
+  for (int d = 0; d <= static_cast<int>(DType::boolean); ++d) {
+    if (name == dtype_name(static_cast<DType>(d))) return static_cast<DType>(d);
+  }
+  return fallback;
+}
+
+}  // namespace
+
+Value Machine::make_of(const Code& code, const Module& parent, const std::string& path) {
+  if (code.op == Op::choice) {
+    return make_of(evaluate(code.children[1], &parent, nullptr).truth() ? code.children[0]
+                                                                         : code.children[2],
+                   parent, path);
+  }
+  if (code.op == Op::constant && code.value.is_none()) return {};
+  if (code.op == Op::call_class) {
+    ValueList takes = arguments_of(code, 0, code.callee->spec->takes.size(), &parent, nullptr);
+    return Value::of_module(build(*code.callee, std::move(takes), path));
+  }
+  throw ModelError(code.source ? code.source->where : Location{}, path,
+                   "a child is made by a module's name with its arguments");
+}
+
+Value Machine::make_child(const Code& maker, const Module& parent, const std::string& path) {
+  const bool repeated = maker.op == Op::call_builtin && maker.source->text == "repeat";
+  if (!repeated) return make_of(maker, parent, path);
+  const std::int64_t count =
+      integer_of(evaluate(maker.children[0], &parent, nullptr), "the number of repeats");
+  if (count < 0 || count > 100000) {
+    throw ModelError(maker.source->where, path, "number of repeats out of range");
+  }
+  ValueList list;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const tensor::Scoped<std::int64_t> index(repeat_index_, i);
+    list.push_back(make_of(maker.children[1], parent, path + "." + std::to_string(i)));
+  }
+  return Value::of_list(std::move(list));
+}
+
+const Module* Machine::build(const CompiledClass& type, ValueList takes, const std::string& path) {
+  modules.emplace_back();
+  Module& module = modules.back();
+  module.type = &type;
+  module.path = path;
+  module.label = runtime.module_id(path);
+  const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", module.label, false});
+  const spec::ClassSpec& s = *type.spec;
+  takes.resize(s.takes.size());
+  for (std::size_t i = 0; i < s.takes.size(); ++i) {
+    Value v = std::move(takes[i]);
+    if (v.is_none()) v = evaluate(type.take_defaults[i], &module, nullptr);
+    module.constants.push_back(std::move(v));
+  }
+  for (const Code& constant : type.constants) {
+    module.constants.push_back(evaluate(constant, &module, nullptr));
+  }
+  for (std::size_t i = 0; i < s.parameters.size(); ++i) {
+    const Value shape = evaluate(type.parameter_shapes[i], &module, nullptr);
+    Tensor t;
+    if (!shape.is_none()) {
+      t = runtime.empty(shape_of(shape, "a parameter's shape"),
+                        dtype_named(s.parameters[i].dtype, parameter_dtype));
+      t->leaf_requires_grad = is_floating(t.dtype());
+      runtime.set_category(t, Category::parameter);
+    }
+    module.tensors.push_back(t);
+  }
+  for (std::size_t i = 0; i < s.buffers.size(); ++i) {
+    const Value shape = evaluate(type.buffer_shapes[i], &module, nullptr);
+    Tensor t;
+    if (!shape.is_none()) {
+      t = runtime.empty(shape_of(shape, "a buffer's shape"),
+                        dtype_named(s.buffers[i].dtype, parameter_dtype));
+      runtime.set_category(t, Category::parameter);
+    }
+    module.tensors.push_back(t);
+  }
+  for (std::size_t i = 0; i < s.children.size(); ++i) {
+    const std::string child = path.empty() ? s.children[i].name : path + "." + s.children[i].name;
+    Value made = make_child(type.child_makers[i], module, child);
+    module.children.push_back(std::move(made));
+  }
+  return &module;
+}
+
+const Module* Machine::find(const Module& root, const std::string& path) const {
+  for (const Module& module : modules) {
+    if (module.path == path && (&module == &root || path.compare(0, root.path.size(), root.path) == 0)) {
+      return &module;
+    }
+  }
+  return nullptr;
+}
+
+void Machine::tie() {
+  const auto place_of = [this](const std::string& path, const Location& where) -> Tensor* {
+    const std::size_t dot = path.rfind('.');
+    const std::string owner = dot == std::string::npos ? "" : path.substr(0, dot);
+    for (Module& module : modules) {
+      if (module.path != owner) continue;
+      const auto& names = module.type->spec->parameters;
+      for (std::size_t i = 0; i < names.size(); ++i) {
+        if (names[i].name == path.substr(dot + 1)) return &module.tensors[i];
+      }
+    }
+    throw ModelError(where, owner, "no parameter '" + path + "' to tie");
+  };
+  std::deque<std::string> texts;
+  for (const spec::TieSpec& tie_spec : library.family().ties) {
+    Diagnostics faults;
+    const Code when = bind_expression(tie_spec.when, globals, nullptr, texts, faults);
+    faults.throw_if_any();
+    if (!evaluate(when, nullptr, nullptr).truth()) continue;
+    *place_of(tie_spec.target, tie_spec.where) = *place_of(tie_spec.source, tie_spec.where);
+  }
+}
+
+namespace {
+
+void list_parameters(const Module& module, std::set<const void*>& seen,
+                     std::vector<Parameter>& out) {
+  const auto& own = module.type->spec->parameters;
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Tensor& t = module.tensors[i];
+    if (!t || !seen.insert(t.get()).second) continue;
+    const std::string dot = module.path.empty() ? "" : module.path + ".";
+    out.push_back({dot + own[i].name, t, &module, static_cast<int>(i)});
+  }
+  const auto visit = [&](const Value& child) {
+    if (child.kind != ValueKind::module) return;
+    const Module* m = child.module->replaced_by ? child.module->replaced_by : child.module;
+    list_parameters(*m, seen, out);
+  };
+  for (const Value& child : module.children) {
+    visit(child);
+    if (child.kind == ValueKind::list) {
+      for (const Value& item : *child.list) visit(item);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Parameter> Machine::parameters(const Module& root) const {
+  std::vector<Parameter> out;
+  std::set<const void*> seen;
+  list_parameters(root, seen, out);
+  return out;
+}
+
+}  // namespace shardfit::model

@@ -1,0 +1,281 @@
+// The functions of the model language that are operators of tensors.
+
+#include "model/code.h"
+#include "model/machine.h"
+#include "tensor/iterator.h"
+#include "tensor/ops.h"
+
+namespace shardfit::model {
+namespace {
+
+namespace t = shardfit::tensor;
+using t::Tensor;
+
+const Tensor& first(Value* a) { return tensor_of(a[0], "the first argument"); }
+int dim(const Value& v) { return static_cast<int>(integer_of(v, "a dimension")); }
+DType dtype_of(const Value& v) {
+  if (v.kind != ValueKind::dtype) throw std::runtime_error("expected a dtype such as fp32");
+  return v.dtype;
+}
+
+ValueList tensors(std::vector<Tensor> list) {
+  ValueList out;
+  for (Tensor& one : list) out.push_back(Value::of(std::move(one)));
+  return out;
+}
+
+std::vector<Tensor> tensor_list(const Value& v) {
+  if (v.kind != ValueKind::list) throw std::runtime_error("expected a list of tensors");
+  std::vector<Tensor> out;
+  for (const Value& one : *v.list) out.push_back(tensor_of(one, "an element of the list"));
+  return out;
+}
+
+template <Tensor (*function)(const Tensor&)>
+Value unary(Machine&, Value* a) {
+  return Value::of(function(first(a)));
+}
+
+Value size(Machine&, Value* a) {
+  const Tensor& x = first(a);
+  const int d = dim(a[1]);
+  if (d < -x.rank() || d >= x.rank()) throw std::runtime_error("no such dimension");
+  return Value::of(x.size(d));
+}
+Value shape(Machine&, Value* a) {
+  ValueList out;
+  for (int i = 0; i < first(a).rank(); ++i) out.push_back(Value::of(first(a).size(i)));
+  return Value::of_list(std::move(out));
+}
+Value view(Machine&, Value* a) { return Value::of(t::view(first(a), shape_of(a[1], "a shape"))); }
+Value reshape(Machine&, Value* a) {
+  return Value::of(t::reshape(first(a), shape_of(a[1], "a shape")));
+}
+Value transpose(Machine&, Value* a) {
+  return Value::of(t::transpose(first(a), dim(a[1]), dim(a[2])));
+}
+Value permute(Machine&, Value* a) {
+  const t::Shape order = shape_of(a[1], "an order");
+  std::vector<int> dims;
+  for (int i = 0; i < order.rank; ++i) dims.push_back(static_cast<int>(order[i]));
+  return Value::of(t::permute(first(a), dims));
+}
+Value unsqueeze(Machine&, Value* a) { return Value::of(t::unsqueeze(first(a), dim(a[1]))); }
+Value squeeze(Machine&, Value* a) { return Value::of(t::squeeze(first(a), dim(a[1]))); }
+Value expand(Machine&, Value* a) {
+  return Value::of(t::expand(first(a), shape_of(a[1], "a shape")));
+}
+Value slice(Machine&, Value* a) {
+  const Tensor& x = first(a);
+  const int d = dim(a[1]);
+  const std::int64_t start = a[2].is_none() ? 0 : integer_of(a[2], "start");
+  const std::int64_t end = a[3].is_none() ? x.size(d) : integer_of(a[3], "end");
+  const std::int64_t step = a[4].is_none() ? 1 : integer_of(a[4], "step");
+  if (start == 0 && end == x.size(d) && step == 1) return a[0];
+  return Value::of(t::slice(x, d, start, end, step));
+}
+Value select(Machine&, Value* a) {
+  return Value::of(t::select(first(a), dim(a[1]), integer_of(a[2], "an index")));
+}
+Value split(Machine&, Value* a) {
+  const Tensor& x = first(a);
+  const t::Shape sizes = shape_of(a[1], "sizes");
+  std::vector<std::int64_t> parts;
+  for (int i = 0; i < sizes.rank; ++i) parts.push_back(sizes[i]);
+  return Value::of_list(tensors(t::split(x, parts, a[2].is_none() ? 0 : dim(a[2]))));
+}
+Value chunk(Machine&, Value* a) {
+  const Tensor& x = first(a);
+  const std::int64_t n = integer_of(a[1], "the number of chunks");
+  const int d = a[2].is_none() ? 0 : dim(a[2]);
+  if (n < 1) throw std::runtime_error("at least one chunk");
+  const std::int64_t each = (x.size(d) + n - 1) / n;
+  std::vector<std::int64_t> parts;
+  for (std::int64_t left = x.size(d); left > 0; left -= each) parts.push_back(std::min(each, left));
+  return Value::of_list(tensors(t::split(x, parts, d)));
+}
+Value cat(Machine&, Value* a) { return Value::of(t::cat(tensor_list(a[0]), dim(a[1]))); }
+Value to(Machine&, Value* a) { return Value::of(t::to(first(a), dtype_of(a[1]))); }
+Value to_float(Machine&, Value* a) { return Value::of(t::to(first(a), DType::f32)); }
+Value dtype(Machine&, Value* a) { return Value::of_dtype(first(a).dtype()); }
+Value clone(Machine&, Value* a) { return Value::of(t::clone(first(a), true)); }
+Value pow(Machine&, Value* a) { return Value::of(t::pow_scalar(first(a), a[1].as_real())); }
+Value mean(Machine&, Value* a) {
+  if (a[1].is_none()) return Value::of(t::mean_all(first(a)));
+  return Value::of(t::mean(first(a), dim(a[1]), a[2].is_none() || a[2].truth()));
+}
+Value sum(Machine&, Value* a) {
+  if (a[1].is_none()) return Value::of(t::sum_all(first(a)));
+  const int d = dim(a[1]);
+  const int i = d < 0 ? d + first(a).rank() : d;
+  return Value::of(t::sum_dims(first(a), 1U << i, !a[2].is_none() && a[2].truth()));
+}
+Value softmax(Machine&, Value* a) {
+  const DType result = a[2].is_none() ? first(a).dtype() : dtype_of(a[2]);
+  return Value::of(t::softmax(first(a), dim(a[1]), result));
+}
+Value dropout(Machine& m, Value* a) {
+  return Value::of(m.training ? t::dropout(first(a), a[1].as_real()) : first(a));
+}
+Value layer_norm(Machine&, Value* a) {
+  return Value::of(t::layer_norm(first(a), a[1].tensor, a[2].tensor));
+}
+Value linear(Machine&, Value* a) {
+  return Value::of(t::linear(first(a), tensor_of(a[1], "a weight"), a[2].tensor));
+}
+Value addmm(Machine&, Value* a) {
+  return Value::of(t::addmm(first(a), tensor_of(a[1], "a matrix"), tensor_of(a[2], "a matrix")));
+}
+Value matmul(Machine&, Value* a) {
+  return Value::of(t::matmul(first(a), tensor_of(a[1], "the second matrix")));
+}
+Value bmm(Machine&, Value* a) {
+  return Value::of(t::bmm(first(a), tensor_of(a[1], "the second matrix")));
+}
+Value embedding(Machine&, Value* a) {
+  return Value::of(t::embedding(first(a), tensor_of(a[1], "indices")));
+}
+Value cross_entropy(Machine&, Value* a) {
+  return Value::of(t::cross_entropy(first(a), tensor_of(a[1], "the target")));
+}
+Value mse_loss(Machine&, Value* a) {
+  return Value::of(t::mse_loss(first(a), tensor_of(a[1], "the target")));
+}
+Value where(Machine&, Value* a) { return Value::of(t::where(first(a), a[1].tensor, a[2].tensor)); }
+Value masked_fill(Machine&, Value* a) {
+  return Value::of(t::masked_fill(first(a), tensor_of(a[1], "a mask")));
+}
+Value attention(Machine& m, Value* a) {
+  t::AttentionArguments args;
+  args.query = first(a);
+  args.key = tensor_of(a[1], "the key");
+  args.value = tensor_of(a[2], "the value");
+  args.mask = a[3].tensor;
+  args.causal = a[4].truth();
+  args.grouped = a[5].truth();
+  args.dropout = m.training ? a[6].as_real() : 0;
+  return Value::of(t::attention(args));
+}
+Value empty(Machine& m, Value* a) {
+  const t::Scoped<const char*> label(m.runtime.label.kind, "empty");
+  return Value::of(m.runtime.empty(shape_of(a[0], "a shape"),
+                                   a[1].is_none() ? m.parameter_dtype : dtype_of(a[1])));
+}
+Value scratch(Machine& m, Value* a) {
+  const t::Scoped<const char*> label(m.runtime.label.kind, "scratch");
+  m.runtime.scratch(integer_of(a[0], "bytes"));
+  return {};
+}
+Value scalar(Machine& m, Value* a) {
+  return Value::of(m.runtime.host_scalar(a[0].is_none() ? DType::f32 : dtype_of(a[0])));
+}
+/// The running sum of integers: a copy in int64 and the scan's scratch space.
+Value cumsum(Machine& m, Value* a) {
+  const Tensor& x = first(a);
+  const t::Scoped<const char*> label(m.runtime.label.kind, "cumsum");
+  Tensor out = m.runtime.empty(x.shape(), DType::i64);
+  const Tensor wide = t::to(x, DType::i64);
+  if (x.rank() == 1 || x.size(0) == 1) m.runtime.scratch(1279);
+  return Value::of(std::move(out));
+}
+/// One byte for each outermost row, then one (ReduceLogicKernel.cu).
+Value all(Machine& m, Value* a) {
+  const t::Scoped<const char*> label(m.runtime.label.kind, "all");
+  tensor_of(a[0], "the argument");
+  return Value::of(m.runtime.empty({}, DType::boolean));
+}
+Value detach(Machine&, Value* a) { return Value::of(t::detach(first(a))); }
+Value requires_grad(Machine&, Value* a) { return Value::of_bool(first(a).requires_grad()); }
+Value length(Machine&, Value* a) {
+  if (a[0].kind != ValueKind::list) throw std::runtime_error("only a list has a length");
+  return Value::of(static_cast<std::int64_t>(a[0].list->size()));
+}
+Value range(Machine&, Value* a) {
+  ValueList out;
+  for (std::int64_t i = 0; i < integer_of(a[0], "a count"); ++i) out.push_back(Value::of(i));
+  return Value::of_list(std::move(out));
+}
+Value minimum(Machine&, Value* a) { return a[0].as_real() <= a[1].as_real() ? a[0] : a[1]; }
+Value maximum(Machine&, Value* a) { return a[0].as_real() >= a[1].as_real() ? a[0] : a[1]; }
+Value repeat(Machine&, Value*) {
+  throw std::runtime_error("repeat(n, module) makes children only");
+}
+Value is_contiguous(Machine&, Value* a) { return Value::of_bool(first(a).contiguous()); }
+
+
+}  // namespace
+
+const std::vector<BuiltinRow>& host_table();  // host_functions.cc
+
+const std::vector<BuiltinRow>& builtin_table() {
+  static const std::vector<BuiltinRow> table = [] {
+    std::vector<BuiltinRow> rows = {
+        {"size", {"x", "dim"}, 2, size},
+        {"shape", {"x"}, 1, shape},
+        {"view", {"x", "shape"}, 2, view},
+        {"reshape", {"x", "shape"}, 2, reshape},
+        {"transpose", {"x", "dim0", "dim1"}, 3, transpose},
+        {"permute", {"x", "order"}, 2, permute},
+        {"unsqueeze", {"x", "dim"}, 2, unsqueeze},
+        {"squeeze", {"x", "dim"}, 2, squeeze},
+        {"expand", {"x", "shape"}, 2, expand},
+        {"slice", {"x", "dim", "start", "end", "step"}, 2, slice},
+        {"select", {"x", "dim", "index"}, 3, select},
+        {"split", {"x", "sizes", "dim"}, 2, split},
+        {"chunk", {"x", "count", "dim"}, 2, chunk},
+        {"cat", {"tensors", "dim"}, 2, cat},
+        {"contiguous", {"x"}, 1, unary<t::contiguous>},
+        {"to", {"x", "dtype"}, 2, to},
+        {"float", {"x"}, 1, to_float},
+        {"dtype", {"x"}, 1, dtype},
+        {"clone", {"x"}, 1, clone},
+        {"detach", {"x"}, 1, detach},
+        {"pow", {"x", "exponent"}, 2, pow},
+        {"rsqrt", {"x"}, 1, unary<t::rsqrt>},
+        {"sqrt", {"x"}, 1, unary<t::sqrt>},
+        {"exp", {"x"}, 1, unary<t::exp>},
+        {"tanh", {"x"}, 1, unary<t::tanh>},
+        {"sigmoid", {"x"}, 1, unary<t::sigmoid>},
+        {"relu", {"x"}, 1, unary<t::relu>},
+        {"silu", {"x"}, 1, unary<t::silu>},
+        {"gelu", {"x"}, 1, unary<t::gelu>},
+        {"cos", {"x"}, 1, unary<t::cos>},
+        {"sin", {"x"}, 1, unary<t::sin>},
+        {"mean", {"x", "dim", "keep"}, 1, mean},
+        {"sum", {"x", "dim", "keep"}, 1, sum},
+        {"softmax", {"x", "dim", "dtype"}, 2, softmax},
+        {"dropout", {"x", "p"}, 2, dropout},
+        {"normalize", {"x", "weight", "bias"}, 1, layer_norm},
+        {"affine", {"x", "weight", "bias"}, 2, linear},
+        {"addmm", {"bias", "a", "b"}, 3, addmm},
+        {"matmul", {"a", "b"}, 2, matmul},
+        {"bmm", {"a", "b"}, 2, bmm},
+        {"lookup", {"weight", "indices"}, 2, embedding},
+        {"cross_entropy", {"logits", "target"}, 2, cross_entropy},
+        {"mse_loss", {"x", "target"}, 2, mse_loss},
+        {"where", {"condition", "a", "b"}, 2, where},
+        {"masked_fill", {"x", "mask"}, 2, masked_fill},
+        {"attention",
+         {"query", "key", "value", "mask", "causal", "grouped", "dropout"},
+         3,
+         attention},
+        {"empty", {"shape", "dtype"}, 1, empty},
+        {"scratch", {"bytes"}, 1, scratch},
+        {"scalar", {"dtype"}, 0, scalar},
+        {"cumsum", {"x"}, 1, cumsum},
+        {"all", {"x"}, 1, all},
+        {"requires_grad", {"x"}, 1, requires_grad},
+        {"is_contiguous", {"x"}, 1, is_contiguous},
+        {"length", {"list"}, 1, length},
+        {"range", {"count"}, 1, range},
+        {"min", {"a", "b"}, 2, minimum},
+        {"max", {"a", "b"}, 2, maximum},
+        {"repeat", {"count", "module"}, 2, repeat},
+    };
+    rows.insert(rows.end(), host_table().begin(), host_table().end());
+    return rows;
+  }();
+  return table;
+}
+
+}  // namespace shardfit::model

@@ -1,0 +1,83 @@
+#include "model/dimensions.h"
+
+#include "model/machine.h"
+
+namespace shardfit::model {
+namespace {
+
+using spec::Kind;
+using spec::Node;
+
+constexpr std::int64_t largest_number = std::int64_t{1} << 40;
+
+Value value_of(const Node& node, const std::string& name, Globals& globals, Diagnostics& faults) {
+  switch (node.kind) {
+    case Kind::boolean: return Value::of_bool(node.text == "true" || node.text == "True");
+    case Kind::integer: {
+      const auto n = spec::as_integer(node, "'" + name + "'", {0, largest_number}, faults);
+      return Value::of(n.value_or(0));
+    }
+    case Kind::real: {
+      const auto r = spec::as_real(node, "'" + name + "'", {-1e300, 1e300}, faults);
+      return Value::of_real(r.value_or(0));
+    }
+    case Kind::string:
+      globals.texts.push_back(node.text);
+      return Value::of_text(&globals.texts.back());
+    case Kind::list: {
+      ValueList items;
+      for (const Node& child : node.children) items.push_back(value_of(child, name, globals, faults));
+      return Value::of_list(std::move(items));
+    }
+    default: return {};
+  }
+}
+
+}  // namespace
+
+void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model,
+                    Globals& globals) {
+  Diagnostics faults;
+  std::deque<std::string>& texts = globals.texts;
+  tensor::Runtime runtime({});
+  const spec::FamilySpec empty_family;
+  Library library(empty_family, globals);
+  Machine machine(runtime, library, globals);
+  globals.set_text("model_type", model.model_type);
+  globals.set_text("family", family.name);
+  for (const spec::DimensionSpec& d : family.dimensions) {
+    const Node* given = model.numbers.child(d.name);
+    if (given && given->kind != Kind::null) {
+      if (given->kind == Kind::map) continue;
+      globals.set(d.name, value_of(*given, d.name, globals, faults));
+      continue;
+    }
+    if (given && d.may_be_none) {
+      globals.set(d.name, {});
+      continue;
+    }
+    if (!d.fallback) {
+      faults.error(model.numbers.where, "the family '" + family.name + "' needs '" + d.name + "'",
+                   {"add '" + d.name + "' to the model's file"});
+      globals.set(d.name, Value::of(1));
+      continue;
+    }
+    const Code code = bind_expression(*d.fallback, globals, nullptr, texts, faults);
+    try {
+      globals.set(d.name, machine.evaluate(code, nullptr, nullptr));
+    } catch (const std::exception& error) {
+      faults.error(d.where, std::string("default of '") + d.name + "': " + error.what());
+      globals.set(d.name, Value::of(1));
+    }
+  }
+  faults.throw_if_any();
+  for (const spec::ConstantSpec& check : family.checks) {
+    const Code code = bind_expression(check.value, globals, nullptr, texts, faults);
+    if (!machine.evaluate(code, nullptr, nullptr).truth()) {
+      faults.error(model.numbers.where, check.name);
+    }
+  }
+  faults.throw_if_any();
+}
+
+}  // namespace shardfit::model

@@ -1,0 +1,41 @@
+// The functions of the model language that only a training program has; each is handed to the host.
+
+#include "model/code.h"
+#include "model/machine.h"
+
+namespace shardfit::model {
+namespace {
+
+template <std::size_t n>
+struct Name {
+  char text[n];
+  constexpr Name(const char (&s)[n]) {
+    for (std::size_t i = 0; i < n; ++i) text[i] = s[i];
+  }
+};
+
+template <Name name>
+Value hand_over(Machine& machine, Value* arguments) {
+  if (!machine.host) throw std::runtime_error("only a training program can do this");
+  return machine.host->run(name.text, arguments);
+}
+
+}  // namespace
+
+const std::vector<BuiltinRow>& host_table();
+const std::vector<BuiltinRow>& host_table() {
+  static const std::vector<BuiltinRow> table = {
+      {"model", {"a", "b", "c", "d", "e"}, 0, hand_over<"model">},
+      {"phase", {"name"}, 1, hand_over<"phase">},
+      {"backward", {"loss"}, 1, hand_over<"backward">},
+      {"clip", {}, 0, hand_over<"clip">},
+      {"unscale", {}, 0, hand_over<"unscale">},
+      {"scale", {"loss"}, 1, hand_over<"scale">},
+      {"optimizer_step", {}, 0, hand_over<"optimizer_step">},
+      {"zero_grad", {}, 0, hand_over<"zero_grad">},
+      {"autocast", {}, 0, hand_over<"autocast">},
+  };
+  return table;
+}
+
+}  // namespace shardfit::model

@@ -1,0 +1,92 @@
+#pragma once
+// Runs compiled model classes on tensors without values: builds the module tree, then its forward.
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/code.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::model {
+
+/// A parameter of the built model, in the order in which the framework lists them.
+struct Parameter {
+  std::string path;
+  tensor::Tensor tensor;
+  const Module* module = nullptr;
+  int place = 0;  // among the module's tensors
+};
+
+/// A fault while a model's program runs: shapes that do not fit, a wrong kind of value. `where` is the
+/// expression; `path` the module.
+struct ModelError : std::runtime_error {
+  ModelError(Location location, std::string module_path, const std::string& message)
+      : std::runtime_error(message), where(std::move(location)), path(std::move(module_path)) {}
+  Location where;
+  std::string path;
+};
+
+/// What only a training program does: a framework's profile calls these by name.
+struct Host {
+  virtual ~Host() = default;
+  /// One of host_functions(); `arguments` as the language gave them.
+  virtual Value run(const std::string& name, Value* arguments) = 0;
+};
+
+class Machine {
+ public:
+  Machine(tensor::Runtime& runtime_in, Library& library_in, Globals& globals_in)
+      : runtime(runtime_in), library(library_in), globals(globals_in) {}
+
+  /// Makes a module and all below it, allocating parameters and buffers in construction order.
+  const Module* build(const CompiledClass& type, ValueList takes, const std::string& path);
+  /// Points the tied parameters at their sources, which frees what they held.
+  void tie();
+  /// Lists the parameters: a module's own before its children's, shared ones once.
+  std::vector<Parameter> parameters(const Module& root) const;
+
+  /// Runs a module's forward; arguments stay alive until it returns. Recomputed units go through
+  /// `recompute` where it is set.
+  Value call(const Module& module, ValueList arguments);
+  /// The forward itself, without recompute.
+  Value forward(const Module& module, ValueList arguments);
+  /// A plain function; it owns its arguments.
+  Value call_function(const CompiledClass& type, ValueList arguments);
+  Value evaluate(const Code& code, const Module* self, Value* locals);
+  /// Runs statements; true when one returned (then `result` is set).
+  bool run(const std::vector<Step>& steps, const Module* self, Value* locals, Value& result);
+
+  const Module* find(const Module& root, const std::string& path) const;
+
+  tensor::Runtime& runtime;
+  Library& library;
+  Globals& globals;
+  DType parameter_dtype = DType::bf16;
+  bool training = true;
+  /// Set where gradient checkpointing wraps units: gets the module, its arguments.
+  std::function<Value(const Module&, ValueList)> recompute;
+  /// Runs in place of a `with` block it knows; false: unknown.
+  std::function<bool(const Value& what, const std::function<void()>& body)> within;
+  Host* host = nullptr;
+  std::deque<Module> modules;
+
+ private:
+  Value call_value(const Code& code, const Module* self, Value* locals);
+  Value make_child(const Code& maker, const Module& parent, const std::string& path);
+  Value make_of(const Code& code, const Module& parent, const std::string& path);
+  Value arithmetic(const Code& code, const Value& a, const Value& b, const Module* self);
+  Value tensor_arithmetic(BinaryOp op, const Value& a, const Value& b);
+  ValueList arguments_of(const Code& code, std::size_t first, std::size_t count,
+                         const Module* self, Value* locals);
+  void fill_defaults(const CompiledClass& type, ValueList& arguments, const Module* self);
+  std::int64_t repeat_index_ = -1;
+};
+
+/// Helpers of the builtins: a checked argument, or a ModelError-like runtime_error.
+const tensor::Tensor& tensor_of(const Value& v, const char* what);
+std::int64_t integer_of(const Value& v, const char* what);
+tensor::Shape shape_of(const Value& v, const char* what);
+
+}  // namespace shardfit::model

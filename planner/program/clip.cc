@@ -1,0 +1,67 @@
+#include "program/clip.h"
+
+#include "program/optimizer.h"
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+
+using tensor::Runtime;
+using tensor::Scoped;
+using tensor::Shape;
+using tensor::Tensor;
+
+namespace {
+
+/// torch._foreach_norm: one buffer of partial sums for the group, a number for each tensor
+/// (aten/src/ATen/native/cuda/ForeachReduceOp.cu).
+std::vector<Tensor> foreach_norm(const std::vector<Tensor>& group) {
+  Runtime& runtime = group.front().runtime();
+  constexpr std::int64_t chunk = 65536;
+  std::int64_t most = 0;
+  for (const Tensor& p : group) most = std::max(most, (p.count() + chunk - 1) / chunk);
+  const auto n = static_cast<std::int64_t>(group.size());
+  const Tensor partial = runtime.empty(Shape{n * most}, DType::f32);
+  std::vector<Tensor> norms;
+  for (const Tensor& p : group) norms.push_back(runtime.empty({}, p->grad.dtype()));
+  return norms;
+}
+
+}  // namespace
+
+void clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
+  if (parameters.empty()) return;
+  Runtime& runtime = parameters.front().runtime();
+  const Scoped<tensor::Label> label(runtime.label, {"clip", 0, false});
+  std::vector<Tensor> norms;
+  DType dtype = DType::f32;
+  for (const auto& group : dtype_groups(parameters)) {
+    if (foreach) {
+      for (Tensor& norm : foreach_norm(group)) norms.push_back(std::move(norm));
+    } else {
+      for (const Tensor& p : group) {
+        norms.push_back(tensor::sum_dims(p->grad, (1U << p.rank()) - 1, false));
+      }
+    }
+    dtype = group.front()->grad.dtype();
+  }
+  if (norms.empty()) return;
+  const auto n = static_cast<std::int64_t>(norms.size());
+  Tensor stacked = runtime.empty(Shape{n}, dtype);
+  const Tensor total = runtime.empty({}, dtype);
+  stacked.reset();
+  norms.clear();
+  const Tensor shifted = tensor::add_scalar(total);
+  const Tensor inverse = tensor::div_scalar(shifted);
+  const Tensor coefficient = tensor::mul_scalar(inverse);
+  const Tensor clamped = tensor::mul_scalar(coefficient);
+}
+
+void unscale_gradients(const std::vector<Tensor>& parameters, std::vector<Tensor>& found_infinite) {
+  if (parameters.empty()) return;
+  Runtime& runtime = parameters.front().runtime();
+  const Scoped<tensor::Label> label(runtime.label, {"grad_scaler", 0, false});
+  const Tensor inverse = runtime.empty({}, DType::f32);
+  found_infinite.push_back(runtime.empty({}, DType::f32));
+}
+
+}  // namespace shardfit::program

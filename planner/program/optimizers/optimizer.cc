@@ -1,0 +1,70 @@
+#include "program/optimizer.h"
+
+#include "tensor/iterator.h"
+
+namespace shardfit::program {
+
+using tensor::Tensor;
+
+const std::vector<OptimizerRow>& optimizer_table() {
+  static const std::vector<OptimizerRow> table = {
+      {"adamw", "two states a parameter (Loshchilov, Hutter 2019)", make_adamw},
+      {"adam", "as adamw: the decay of weights costs no memory at 0", make_adamw},
+      {"adamw-amsgrad", "three states a parameter (Reddi et al. 2018)", make_adamw_amsgrad},
+      {"sgd", "no state", make_sgd},
+      {"sgd-momentum", "one state a parameter", make_sgd_momentum},
+      {"adagrad", "one state a parameter, made at construction", make_adagrad},
+      {"rmsprop", "one state a parameter", make_rmsprop},
+      {"adafactor", "row and column factors (Shazeer, Stern 2018)", make_adafactor},
+  };
+  return table;
+}
+
+namespace {
+
+struct NoOptimizer : Optimizer {
+  void step(const std::vector<Tensor>&) override {}
+};
+
+}  // namespace
+
+std::unique_ptr<Optimizer> make_optimizer(const std::string& name, Implementation implementation) {
+  if (name == "none") return std::make_unique<NoOptimizer>();
+  for (const OptimizerRow& row : optimizer_table()) {
+    if (name == row.name) return row.make(implementation);
+  }
+  return nullptr;
+}
+
+Tensor state_like(const Tensor& like) {
+  Tensor state = tensor::elementwise_output("optimizer_state", {like}, like.dtype());
+  like.runtime().set_category(state, Category::optimizer_state);
+  return state;
+}
+
+Tensor state_of(tensor::Runtime& runtime, const tensor::Shape& shape, DType dtype) {
+  Tensor state = runtime.empty(shape, dtype);
+  runtime.set_category(state, Category::optimizer_state);
+  return state;
+}
+
+std::vector<std::vector<Tensor>> dtype_groups(const std::vector<Tensor>& parameters) {
+  std::vector<std::vector<Tensor>> groups;
+  for (const Tensor& p : parameters) {
+    if (!p->grad) continue;
+    std::size_t i = 0;
+    while (i < groups.size() && groups[i].front().dtype() != p.dtype()) ++i;
+    if (i == groups.size()) groups.emplace_back();
+    groups[i].push_back(p);
+  }
+  return groups;
+}
+
+std::vector<Tensor> list_like(const std::vector<Tensor>& list, const char* kind) {
+  std::vector<Tensor> out;
+  out.reserve(list.size());
+  for (const Tensor& t : list) out.push_back(tensor::elementwise_output(kind, {t}, t.dtype()));
+  return out;
+}
+
+}  // namespace shardfit::program

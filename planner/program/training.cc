@@ -1,0 +1,276 @@
+#include "program/training.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "model/dimensions.h"
+#include "model/machine.h"
+#include "program/clip.h"
+#include "program/lora.h"
+#include "program/recompute.h"
+#include "tensor/engine.h"
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+namespace {
+
+using model::Globals;
+using model::Library;
+using model::Machine;
+using model::Module;
+using model::Value;
+using model::ValueKind;
+using model::ValueList;
+using tensor::Runtime;
+using tensor::Scoped;
+using tensor::Tensor;
+
+void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globals& globals) {
+  globals.set("micro_batch", Value::of(job.micro_batch));
+  globals.set("sequence", Value::of(job.sequence));
+  globals.set("decoder_sequence",
+              Value::of(job.decoder_sequence > 0 ? job.decoder_sequence : job.sequence));
+  globals.set("accumulation", Value::of(job.accumulation));
+  globals.set_text("attention_implementation", job.attention);
+  globals.set_text("attention_mask_kind", job.attention_mask);
+  globals.set_text("head", job.head);
+  globals.set_text("loss", job.loss);
+  globals.set_text("experts", job.experts);
+  if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
+  globals.set("clip_gradients", Value::of_bool(job.clip_foreach.has_value()));
+  globals.set("grad_scaler", Value::of_bool(job.grad_scaler));
+  globals.set("recomputing", Value::of_bool(job.recompute == Recompute::full));
+  globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
+  if (job.dropout) {
+    for (const std::string& rate : family.dropouts) globals.set(rate, Value::of_real(*job.dropout));
+  }
+}
+
+/// What the loop of a framework's profile asks for.
+class Trainer : public model::Host {
+ public:
+  Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root)
+      : job_(job), runtime_(runtime), machine_(machine), root_(root) {
+    for (const model::Parameter& p : machine.parameters(root)) {
+      if (p.tensor->leaf_requires_grad) trainable_.push_back(p.tensor);
+    }
+  }
+
+  void construct_optimizer() {
+    if (job_.program == "plain-loop-4") {
+      runtime_.after_accumulate = [this](tensor::TensorBody& body) { step_in_backward(body); };
+      for (const Tensor& p : trainable_) {
+        own_.push_back(make_optimizer(job_.optimizer, job_.implementation));
+        own_.back()->construct({p});
+      }
+      return;
+    }
+    optimizer_ = make_optimizer(job_.optimizer, job_.implementation);
+    optimizer_->construct(trainable_);
+  }
+
+  void set_step(int step) { step_ = step; }
+
+  Value run(const std::string& name, Value* arguments) override {
+    if (name == "model") return call_model(arguments);
+    if (name == "phase") {
+      const bool live = *arguments[0].text == "between_steps";
+      runtime_.mark(*arguments[0].text, step_, live);
+    } else if (name == "backward") {
+      const Tensor& loss = model::tensor_of(arguments[0], "the loss");
+      const Scoped<tensor::Label> label(runtime_.label, {"ones_like", 0, true});
+      const Tensor ones = runtime_.empty(loss.shape(), loss.dtype());
+      tensor::run_backward(loss, ones);
+    } else if (name == "scale") {
+      return Value::of(scale_loss(model::tensor_of(arguments[0], "the loss")));
+    } else if (name == "unscale") {
+      unscale_gradients(trainable_, found_infinite_);
+    } else if (name == "clip") {
+      clip_gradients(trainable_, *job_.clip_foreach);
+    } else if (name == "optimizer_step") {
+      step_optimizer();
+    } else if (name == "zero_grad") {
+      if (job_.zero_to_none) {
+        for (const Tensor& p : trainable_) p->grad.reset();
+      }
+    } else if (name == "autocast") {
+      return Value::of_bool(true);  // what `with: autocast()` is given
+    }
+    return {};
+  }
+
+  bool within_autocast(const std::function<void()>& body) {
+    if (!job_.autocast) {
+      body();
+      return true;
+    }
+    tensor::Autocast& autocast = runtime_.autocast;
+    const Scoped<bool> on(autocast.enabled, true);
+    const Scoped<DType> dtype(autocast.dtype, *job_.autocast);
+    const Scoped<bool> cache(autocast.cache_enabled, job_.autocast_cache);
+    const Scoped<int> depth(autocast.depth, autocast.depth + 1);
+    body();
+    if (autocast.depth == 1) autocast.cache.clear();
+    return true;
+  }
+
+ private:
+  Value call_model(Value* arguments) {
+    const std::size_t inputs = root_.type->input_defaults.size();
+    ValueList list;
+    for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);
+    return machine_.call(root_, std::move(list));
+  }
+
+  void step_in_backward(tensor::TensorBody& body) {
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      if (trainable_[i].get() != &body) continue;
+      own_[i]->step({trainable_[i]});
+      body.grad.reset();
+    }
+  }
+
+  void step_optimizer() {
+    const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
+    if (job_.grad_scaler) scaler_step();
+    optimizer_->step(trainable_);
+    if (job_.grad_scaler) scaler_update();
+  }
+
+  /// The scale is a number on the device, made when the first loss is scaled
+  /// (torch/amp/grad_scaler.py).
+  Tensor scale_loss(const Tensor& loss) {
+    const Scoped<tensor::Label> label(runtime_.label, {"grad_scaler", 0, false});
+    if (!scale_) {
+      scale_ = runtime_.empty({}, DType::f32);
+      growth_ = runtime_.empty({}, DType::i32);
+    }
+    return tensor::mul(loss, scale_);
+  }
+  void scaler_step() {
+    if (found_infinite_.empty()) unscale_gradients(trainable_, found_infinite_);
+  }
+  void scaler_update() { found_infinite_.clear(); }
+
+  const TrainingJob& job_;
+  Runtime& runtime_;
+  Machine& machine_;
+  const Module& root_;
+  std::vector<Tensor> trainable_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::unique_ptr<Optimizer>> own_;
+  Tensor scale_, growth_;
+  std::vector<Tensor> found_infinite_;
+  int step_ = 0;
+};
+
+std::string program_class(const std::string& program) {
+  std::string name = program;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+const std::string& head_class(const spec::FamilySpec& family, const std::string& head) {
+  std::vector<std::string> heads;
+  for (const auto& [name, type] : family.heads) {
+    if (name == head) return type;
+    heads.push_back(name);
+  }
+  throw InputError(family.where,
+                   "the family '" + family.name + "' has no head " + quoted(head),
+                   suggest(head, heads));
+}
+
+const model::CompiledClass& class_of(const Library& library, const std::string& name) {
+  const model::CompiledClass* type = library.find(name);
+  if (!type) {
+    throw InputError(library.family().where, "no module or program named " + quoted(name));
+  }
+  return *type;
+}
+
+[[noreturn]] void rethrow(const model::ModelError& error) {
+  const std::string in = error.path.empty() ? "" : " (in module '" + error.path + "')";
+  throw InputError(error.where, std::string(error.what()) + in);
+}
+
+}  // namespace
+
+Lowering::Lowering(spec::ModelSpec model, const std::string& framework)
+    : model_(std::move(model)), family_(spec::read_family_of(model_, {framework})) {}
+
+Lowering::~Lowering() = default;
+
+Program Lowering::lower(const TrainingJob& job) const {
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  set_job_words(job, family_, globals);
+  Library library(family_, globals);
+  Runtime runtime(job.device);
+  runtime.record_computes = job.record_computes;
+  runtime.module_id("");
+  Machine machine(runtime, library, globals);
+  machine.parameter_dtype = job.parameters;
+  try {
+    const Module* root =
+        machine.build(class_of(library, head_class(family_, job.head)), {}, "");
+    machine.tie();
+    if (job.lora) apply_lora(*job.lora, machine, *root);
+    for (const model::Parameter& p : machine.parameters(*root)) {
+      runtime.program.parameters_total += p.tensor.count();
+      if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
+    }
+    runtime.program.instructions.push_back({Action::empty_cache, 0, 0});
+    runtime.mark("loaded", 0, true);
+    Trainer trainer(job, runtime, machine, *root);
+    trainer.construct_optimizer();
+    machine.host = &trainer;
+    machine.within = [&](const Value&, const std::function<void()>& body) {
+      return trainer.within_autocast(body);
+    };
+    Checkpointing checkpointing(job, machine);
+    const model::CompiledClass& loop = class_of(library, program_class(job.program));
+    ValueList locals(static_cast<std::size_t>(loop.slots));
+    for (int step = 1; step <= job.steps; ++step) {
+      trainer.set_step(step);
+      runtime.program.instructions.push_back({Action::reset_peaks, 0, 0});
+      Value result;
+      machine.run(loop.forward, nullptr, locals.data(), result);
+    }
+    runtime.after_accumulate = nullptr;
+    return std::move(runtime.program);
+  } catch (const model::ModelError& error) {
+    rethrow(error);
+  }
+}
+
+std::vector<Lowering::ParameterShape> Lowering::parameters() const {
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  TrainingJob job;
+  job.framework = "plain-pytorch";
+  set_job_words(job, family_, globals);
+  Library library(family_, globals);
+  Runtime runtime({});
+  runtime.module_id("");
+  Machine machine(runtime, library, globals);
+  try {
+    const Module* root = machine.build(class_of(library, family_.heads.front().second), {}, "");
+    machine.tie();
+    std::vector<ParameterShape> out;
+    for (const model::Parameter& p : machine.parameters(*root)) {
+      out.push_back({p.path, p.tensor.shape()});
+    }
+    return out;
+  } catch (const model::ModelError& error) {
+    rethrow(error);
+  }
+}
+
+std::int64_t Lowering::parameter_count() const {
+  std::int64_t count = 0;
+  for (const ParameterShape& p : parameters()) count = checked_add(count, p.shape.count());
+  return count;
+}
+
+}  // namespace shardfit::program

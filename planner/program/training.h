@@ -1,0 +1,91 @@
+#pragma once
+// A training job lowered to the program of one rank: load, then optimizer steps, in the order of the
+// framework's own loop (model_specs/frameworks/*.yaml).
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program/optimizer.h"
+#include "spec/model_spec.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::program {
+
+enum class Recompute : std::uint8_t {
+  none,
+  full,                 // every block
+  every_second,         // every second block
+  save_attention,       // keep attention outputs, recompute the rest
+  save_attention_matmul,
+  save_attention_matmul_half,  // every second matrix product
+};
+
+struct LoraJob {
+  std::int64_t rank = 16;
+  double dropout = 0;
+  std::vector<std::string> targets;
+  std::vector<std::string> modules_to_save;
+  bool fp32_adapters = true;
+  bool dora = false;
+};
+
+/// Everything that decides the program of one rank. Plain numbers, no places: the spec room has those.
+struct TrainingJob {
+  std::string framework = "plain-pytorch";
+  std::string program = "plain-loop-1";
+  std::string head = "causal";
+  tensor::DeviceTraits device;
+  DType parameters = DType::bf16;
+  std::optional<DType> autocast;
+  bool autocast_cache = true;
+  std::string optimizer = "adamw";
+  Implementation implementation = Implementation::foreach;
+  std::optional<bool> clip_foreach;  // empty: no clipping
+  bool grad_scaler = false;
+  bool zero_to_none = true;
+  std::int64_t micro_batch = 1;
+  std::int64_t accumulation = 1;
+  std::int64_t sequence = 1;
+  std::int64_t decoder_sequence = 0;
+  std::string attention = "sdpa";       // sdpa or eager
+  std::string attention_mask = "none";  // none, all ones, padded
+  std::optional<double> dropout;        // empty: the model file's rates
+  std::string loss = "full_logits_fp32";
+  Recompute recompute = Recompute::none;
+  bool reentrant = false;
+  bool offload_activations = false;
+  std::string experts = "grouped_mm";
+  std::optional<LoraJob> lora;
+  int steps = 3;
+  bool record_computes = false;
+};
+
+/// A model read once and lowered as often as wanted.
+class Lowering {
+ public:
+  /// Reads the family with its framework. Throws InputError.
+  Lowering(spec::ModelSpec model, const std::string& framework);
+  ~Lowering();
+
+  /// The program of the job. Throws InputError where the model's program does not work with these
+  /// numbers (with the place in the family's file).
+  Program lower(const TrainingJob& job) const;
+
+  /// Parameters by path, with shapes, without a job.
+  struct ParameterShape {
+    std::string path;
+    tensor::Shape shape;
+  };
+  std::vector<ParameterShape> parameters() const;
+  std::int64_t parameter_count() const;
+  const spec::ModelSpec& model() const { return model_; }
+  const spec::FamilySpec& family() const { return family_; }
+
+ private:
+  spec::ModelSpec model_;
+  spec::FamilySpec family_;
+};
+
+}  // namespace shardfit::program

@@ -1,0 +1,168 @@
+#include "spec/family_spec.h"
+
+#include <algorithm>
+
+namespace shardfit::spec {
+namespace {
+
+std::string text_of(const Node* node, const char* what, Diagnostics& faults) {
+  if (!node) return "";
+  return as_string(*node, what, faults).value_or("");
+}
+
+std::vector<ArgumentSpec> read_arguments(const Node* list, Diagnostics& faults) {
+  std::vector<ArgumentSpec> out;
+  if (!list || !as_list(*list, "arguments", faults)) return out;
+  for (const Node& node : list->children) {
+    ArgumentSpec argument;
+    const std::size_t equals = node.text.find('=');
+    if (equals == std::string::npos) {
+      argument.name = node.text;
+    } else {
+      argument.name = node.text.substr(0, node.text.find_last_not_of(' ', equals - 1) + 1);
+      Node rest = node;
+      rest.text = node.text.substr(equals + 1);
+      argument.fallback = parse_expression(rest, faults);
+    }
+    out.push_back(std::move(argument));
+  }
+  return out;
+}
+
+std::vector<TensorSpec> read_tensors(const Node* map, Diagnostics& faults) {
+  std::vector<TensorSpec> out;
+  if (!map || !as_map(*map, "tensors", faults)) return out;
+  for (const Node& child : map->children) {
+    TensorSpec tensor;
+    tensor.name = child.key;
+    tensor.where = child.key_where;
+    if (child.kind == Kind::map) {
+      MapView view(child, "tensor '" + child.key + "'", faults);
+      if (const Node* shape = view.require("shape")) {
+        tensor.shape = parse_expression(*shape, faults);
+      }
+      tensor.dtype = text_of(view.find("dtype"), "dtype", faults);
+      view.finish();
+    } else {
+      tensor.shape = parse_expression(child, faults);
+    }
+    out.push_back(std::move(tensor));
+  }
+  return out;
+}
+
+std::vector<ConstantSpec> read_constants(const Node* map, Diagnostics& faults) {
+  std::vector<ConstantSpec> out;
+  if (!map || !as_map(*map, "constants", faults)) return out;
+  for (const Node& child : map->children) {
+    out.push_back({child.key, parse_expression(child, faults)});
+  }
+  return out;
+}
+
+ClassSpec read_class(const Node& node, Diagnostics& faults) {
+  ClassSpec c;
+  c.name = node.key;
+  c.where = node.key_where;
+  MapView map(node, "module '" + node.key + "'", faults);
+  c.takes = read_arguments(map.find("takes"), faults);
+  c.constants = read_constants(map.find("constants"), faults);
+  c.parameters = read_tensors(map.find("parameters"), faults);
+  c.buffers = read_tensors(map.find("buffers"), faults);
+  if (const Node* children = map.map("children")) {
+    for (const Node& child : children->children) {
+      c.children.push_back({child.key, parse_expression(child, faults), child.key_where});
+    }
+  }
+  c.inputs = read_arguments(map.find("inputs"), faults);
+  if (const Node* construct = map.find("construct")) c.construct = parse_statements(*construct, faults);
+  if (const Node* forward = map.find("forward")) c.forward = parse_statements(*forward, faults);
+  if (const auto unit = map.boolean("recompute_unit")) c.recompute_unit = unit->value;
+  if (const auto linear = map.boolean("is_linear")) c.is_linear = linear->value;
+  map.finish();
+  return c;
+}
+
+void read_classes(const Node* map, FamilySpec& family, Diagnostics& faults) {
+  if (!map || !as_map(*map, "modules", faults)) return;
+  for (const Node& child : map->children) {
+    if (!family.find_class(child.key)) family.classes.push_back(read_class(child, faults));
+  }
+}
+
+void read_dimensions(const Node* map, FamilySpec& family, Diagnostics& faults) {
+  if (!map || !as_map(*map, "dimensions", faults)) return;
+  for (const Node& child : map->children) {
+    DimensionSpec d;
+    d.name = child.key;
+    d.where = child.key_where;
+    if (child.kind != Kind::null) {
+      MapView view(child, "dimension '" + child.key + "'", faults);
+      if (const Node* fallback = view.find("default")) {
+        d.fallback = parse_expression(*fallback, faults);
+      }
+      if (const auto none = view.boolean("may_be_none")) d.may_be_none = none->value;
+      view.finish();
+    }
+    family.dimensions.push_back(std::move(d));
+  }
+}
+
+void read_ties(const Node* list, FamilySpec& family, Diagnostics& faults) {
+  if (!list || !as_list(*list, "ties", faults)) return;
+  for (const Node& node : list->children) {
+    MapView map(node, "tie", faults);
+    TieSpec tie;
+    tie.where = node.where;
+    tie.target = text_of(map.require("parameter"), "parameter", faults);
+    tie.source = text_of(map.require("is"), "is", faults);
+    if (const Node* when = map.require("when")) tie.when = parse_expression(*when, faults);
+    map.finish();
+    family.ties.push_back(std::move(tie));
+  }
+}
+
+}  // namespace
+
+const ClassSpec* FamilySpec::find_class(const std::string& class_name) const {
+  const auto it = std::find_if(classes.begin(), classes.end(),
+                               [&](const ClassSpec& c) { return c.name == class_name; });
+  return it == classes.end() ? nullptr : &*it;
+}
+
+FamilySpec read_family(const std::string& path, const std::vector<std::string>& library) {
+  Diagnostics faults;
+  const Node root = read_file(path, faults);
+  FamilySpec family;
+  family.where = root.where;
+  MapView map(root, "family", faults);
+  family.name = text_of(map.require("family"), "family", faults);
+  family.summary = text_of(map.find("summary"), "summary", faults);
+  family.source = text_of(map.find("source"), "source", faults);
+  if (const Node* types = map.list("model_types")) {
+    for (const Node& type : types->children) family.model_types.push_back(type.text);
+  }
+  if (const Node* rates = map.list("dropouts")) {
+    for (const Node& rate : rates->children) family.dropouts.push_back(rate.text);
+  }
+  read_dimensions(map.find("dimensions"), family, faults);
+  family.checks = read_constants(map.find("checks"), faults);
+  if (const Node* heads = map.require_map("heads")) {
+    for (const Node& child : heads->children) family.heads.emplace_back(child.key, child.text);
+  }
+  read_classes(map.require("modules"), family, faults);
+  read_ties(map.find("ties"), family, faults);
+  map.finish();
+  for (const std::string& file : library) {
+    const Node extra = read_file(file, faults);
+    MapView extra_map(extra, "library", faults);
+    extra_map.find("summary");
+    extra_map.find("source");
+    read_classes(extra_map.require("modules"), family, faults);
+    extra_map.finish();
+  }
+  faults.throw_if_any();
+  return family;
+}
+
+}  // namespace shardfit::spec

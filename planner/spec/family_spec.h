@@ -1,0 +1,88 @@
+#pragma once
+// A family of models as data: named dimensions, module classes and their forward programs
+// (model_specs/families/*.yaml; docs/model_language.md).
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spec/language/syntax.h"
+
+namespace shardfit::spec {
+
+/// A named number of a model, read from its file or worked out from others.
+struct DimensionSpec {
+  std::string name;
+  std::optional<Expr> fallback;  // without one the model must give it
+  bool may_be_none = false;
+  Location where;
+};
+
+/// A parameter or buffer: `shape` gives a list of sizes, or none where the module has none.
+struct TensorSpec {
+  std::string name;
+  Expr shape;
+  std::string dtype;  // empty: the model's
+  Location where;
+};
+
+struct ChildSpec {
+  std::string name;
+  Expr make;  // a constructor call, repeat(n, call), or a choice with none
+  Location where;
+};
+
+struct ArgumentSpec {
+  std::string name;
+  std::optional<Expr> fallback;
+};
+
+struct ConstantSpec {
+  std::string name;
+  Expr value;
+};
+
+/// A module class, or a plain function where it has only inputs and a forward.
+struct ClassSpec {
+  std::string name;
+  std::vector<ArgumentSpec> takes;
+  std::vector<ConstantSpec> constants;
+  std::vector<TensorSpec> parameters;
+  std::vector<TensorSpec> buffers;
+  std::vector<ChildSpec> children;
+  std::vector<ArgumentSpec> inputs;
+  std::vector<Statement> construct;  // what the constructor does on the device besides
+  std::vector<Statement> forward;
+  bool recompute_unit = false;  // gradient checkpointing wraps it
+  bool is_linear = false;       // an adapter may take its place
+  Location where;
+};
+
+struct TieSpec {
+  Expr when;
+  std::string target;  // path of a parameter that becomes...
+  std::string source;  // ...this one
+  Location where;
+};
+
+struct FamilySpec {
+  std::string name;
+  std::string summary;
+  std::string source;
+  std::vector<std::string> model_types;  // of Hugging Face config.json
+  std::vector<DimensionSpec> dimensions;
+  std::vector<std::string> dropouts;     // dimensions that are dropout rates
+  std::vector<ConstantSpec> checks;      // name: message; value must be true
+  std::vector<std::pair<std::string, std::string>> heads;  // head -> class
+  std::vector<ClassSpec> classes;        // of the family, then of the library
+  std::vector<TieSpec> ties;
+  Location where;
+
+  const ClassSpec* find_class(const std::string& class_name) const;
+};
+
+/// Reads a family; classes of `library` files (in the same folder) are added where the family does not
+/// define them itself. Throws InputError.
+FamilySpec read_family(const std::string& path, const std::vector<std::string>& library);
+
+}  // namespace shardfit::spec

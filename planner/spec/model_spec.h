@@ -1,0 +1,39 @@
+#pragma once
+// One model: its family and its numbers, from model_specs/models/*.yaml or a Hugging Face config.json.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "spec/family_spec.h"
+#include "spec/node.h"
+
+namespace shardfit::spec {
+
+struct ModelSpec {
+  std::string name;
+  std::string source;
+  std::string model_type;
+  std::string family_file;
+  Node numbers;                                    // a map: what the file gives, by key
+  std::optional<std::int64_t> expected_parameters;  // stated by the file
+  Location where;
+};
+
+/// Where the data files are: $SHARDFIT_DATA, else model_specs/ of the source tree.
+std::string data_directory();
+/// Files of a folder below the data directory that end in `.yaml`, sorted.
+std::vector<std::string> data_files(const std::string& folder);
+
+/// Reads a model by path (config.json or a model file) or by the name of a file in
+/// model_specs/models. `overrides` replace single numbers. Throws InputError that names the nearest
+/// family where the type is not known.
+ModelSpec read_model(const std::string& path_or_name, Location asked_at = {});
+/// Replaces or adds a number.
+void override_number(ModelSpec& model, const std::string& key, const Node& value);
+
+/// The family of a model with the library files beside it.
+FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks);
+
+}  // namespace shardfit::spec

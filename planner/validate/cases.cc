@@ -1,0 +1,214 @@
+#include "validate/cases.h"
+
+#include <filesystem>
+
+#include "spec/reader.h"
+
+namespace shardfit::validate {
+namespace {
+
+using program::Implementation;
+using program::Recompute;
+using spec::Kind;
+using spec::Node;
+
+const Node& at(const Node& map, const char* key) {
+  static const Node none;
+  const Node* child = map.child(key);
+  return child ? *child : none;
+}
+std::string text(const Node& map, const char* key) { return at(map, key).text; }
+bool truth(const Node& map, const char* key) { return at(map, key).text == "true"; }
+bool given(const Node& map, const char* key) { return at(map, key).kind != Kind::null; }
+
+std::int64_t whole(const Node& map, const char* key, std::int64_t fallback, Diagnostics& faults) {
+  const Node& node = at(map, key);
+  if (node.kind == Kind::null) return fallback;
+  return spec::as_integer(node, key, {0}, faults).value_or(fallback);
+}
+double real(const Node& map, const char* key, double fallback, Diagnostics& faults) {
+  const Node& node = at(map, key);
+  if (node.kind == Kind::null) return fallback;
+  return spec::as_real(node, key, {}, faults).value_or(fallback);
+}
+
+std::optional<DType> dtype_named(const std::string& name) {
+  for (DType d : {DType::bf16, DType::f16, DType::f32}) {
+    if (name == dtype_name(d)) return d;
+  }
+  return std::nullopt;
+}
+
+/// The first thing in a case that has no place in a TrainingJob yet.
+std::string unsupported(const Node& c) {
+  const Node& parallel = at(c, "parallel");
+  const std::string strategy = text(parallel, "strategy");
+  if (!strategy.empty() && strategy != "none") return "strategy " + strategy;
+  if (text(c, "profile") != "plain-pytorch") return "profile " + text(c, "profile");
+  const std::string program = text(c, "program");
+  if (program.rfind("plain-loop-", 0) != 0) return "program " + program;
+  if (truth(c, "compile")) return "torch.compile";
+  if (given(c, "quantization")) return "quantization";
+  if (given(c, "adapter")) return "adapter";
+  if (truth(c, "use_cache")) return "use_cache";
+  return "";
+}
+
+void read_precision(const Node& c, program::TrainingJob& job, std::string& skipped) {
+  const Node& precision = at(c, "precision");
+  const auto parameters = dtype_named(text(precision, "parameters"));
+  if (!parameters) {
+    skipped = "precision of parameters";
+    return;
+  }
+  job.parameters = *parameters;
+  if (truth(precision, "autocast")) job.autocast = dtype_named(text(precision, "compute"));
+}
+
+void read_optimizer(const Node& c, program::TrainingJob& job, std::string& skipped) {
+  const Node& optimizer = at(c, "optimizer");
+  job.optimizer = text(optimizer, "name");
+  const std::string implementation = text(optimizer, "implementation");
+  if (implementation == "fused") job.implementation = Implementation::fused;
+  if (implementation == "for-loop") job.implementation = Implementation::for_loop;
+  if (!program::make_optimizer(job.optimizer, job.implementation)) {
+    skipped = "optimizer " + job.optimizer;
+  }
+}
+
+void read_recompute(const Node& c, program::TrainingJob& job, std::string& skipped) {
+  const std::string word = text(c, "recompute");
+  job.reentrant = truth(c, "reentrant");
+  if (word.empty() || word == "none") return;
+  if (word == "full") {
+    job.recompute = Recompute::full;
+  } else if (word == "selective every 2nd block") {
+    job.recompute = Recompute::every_second;
+  } else if (word == "selective save attention") {
+    job.recompute = Recompute::save_attention;
+  } else if (word == "selective save attention+matmul") {
+    job.recompute = Recompute::save_attention_matmul;
+  } else if (word == "selective save attention+matmul/2") {
+    job.recompute = Recompute::save_attention_matmul_half;
+  } else {
+    skipped = "recompute " + word;
+  }
+}
+
+void read_lora(const Node& c, program::TrainingJob& job, Diagnostics& faults) {
+  const Node& lora = at(c, "lora");
+  if (lora.kind != Kind::map) return;
+  program::LoraJob out;
+  out.rank = whole(lora, "rank", 16, faults);
+  out.dropout = real(lora, "dropout", 0, faults);
+  out.dora = truth(lora, "dora");
+  out.fp32_adapters = text(lora, "dtype") == "fp32";
+  for (const Node& target : at(lora, "targets").children) out.targets.push_back(target.text);
+  for (const Node& m : at(lora, "modules_to_save").children) out.modules_to_save.push_back(m.text);
+  job.lora = std::move(out);
+}
+
+void read_device(const Node& c, Case& out, Diagnostics& faults) {
+  const Node& device = at(c, "device");
+  const double capability = real(device, "compute_capability", 9.0, faults);
+  out.job.device.capability_major = static_cast<int>(capability);
+  out.job.device.capability_minor = static_cast<int>(capability * 10 + 0.5) % 10;
+  out.job.device.multiprocessors = static_cast<int>(whole(device, "sms", 132, faults));
+  out.memory_bytes = whole(device, "memory_bytes", 0, faults);
+}
+
+void read_job(const Node& c, Case& out, Diagnostics& faults) {
+  program::TrainingJob& job = out.job;
+  job.program = text(c, "program");
+  if (given(c, "head")) job.head = text(c, "head");
+  read_precision(c, job, out.skipped);
+  read_optimizer(c, job, out.skipped);
+  read_recompute(c, job, out.skipped);
+  read_lora(c, job, faults);
+  read_device(c, out, faults);
+  if (const Node& clip = at(c, "clip"); clip.kind == Kind::map) {
+    job.clip_foreach = text(clip, "foreach") != "false";
+  }
+  job.grad_scaler = truth(c, "grad_scaler");
+  job.zero_to_none = text(c, "zero_grad") != "to zero";
+  job.autocast_cache = text(c, "autocast_cache") != "false";
+  const Node& batch = at(c, "batch");
+  job.micro_batch = whole(batch, "micro", 1, faults);
+  job.accumulation = whole(batch, "accumulation", 1, faults);
+  job.sequence = whole(batch, "sequence", 1, faults);
+  job.decoder_sequence = whole(batch, "decoder_sequence", 0, faults);
+  if (given(c, "attention")) job.attention = text(c, "attention");
+  if (given(c, "attention_mask")) job.attention_mask = text(c, "attention_mask");
+  if (text(c, "dropout") != "config") job.dropout = real(c, "dropout", 0, faults);
+  if (given(c, "loss")) job.loss = text(c, "loss");
+  if (given(c, "experts")) job.experts = text(c, "experts");
+  job.offload_activations = given(c, "activation_offload");
+  job.steps = static_cast<int>(whole(c, "steps", 3, faults));
+  out.allocator = text(at(c, "environment"), "PYTORCH_CUDA_ALLOC_CONF");
+}
+
+bool counter(const std::string& key) {
+  return key == "allocated_bytes" || key == "reserved_bytes" || key == "device_bytes";
+}
+
+void read_measured(const Node& node, const std::string& path, std::vector<Reading>& out,
+                   Diagnostics& faults) {
+  for (const Node& child : node.children) {
+    if (child.kind == Kind::map && child.key != "oom" && child.key != "eager_twin") {
+      read_measured(child, path.empty() ? child.key : path + "." + child.key, out, faults);
+    } else if (counter(child.key)) {
+      const auto value = spec::as_integer(child, child.key, {0}, faults);
+      out.push_back({path, child.key, value.value_or(0)});
+    }
+  }
+}
+
+std::string model_file(const std::string& case_file, const std::string& model) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(case_file).parent_path();
+  for (const fs::path& root : {folder, folder / ".."}) {
+    if (fs::exists(root / model)) return (root / model).string();
+  }
+  return "";
+}
+
+Case read_case(const Node& c, const std::string& path, Diagnostics& faults) {
+  Case out;
+  out.id = text(c, "id");
+  out.group = text(c, "group");
+  out.skipped = unsupported(c);
+  out.model_path = model_file(path, text(c, "model"));
+  if (out.model_path.empty()) out.skipped = "no model file " + text(c, "model");
+  out.overrides = at(c, "model_overrides");
+  if (out.skipped.empty()) read_job(c, out, faults);
+  const Node& measured = at(c, "measured");
+  read_measured(measured, "", out.readings, faults);
+  out.ends_out_of_memory = text(measured, "outcome") == "does_not_fit";
+  const Node& oom = at(measured, "oom");
+  out.failing_phase = text(oom, "phase");
+  out.failing_message = text(oom, "message");
+  return out;
+}
+
+}  // namespace
+
+std::vector<Case> read_cases(const std::string& path) {
+  Diagnostics faults;
+  const Node root = spec::read_file(path, faults);
+  std::vector<Case> cases;
+  const Node* list = root.kind == Kind::list ? &root : root.child("cases");
+  if (!list || list->kind != Kind::list) {
+    throw InputError(root.where, "expected a list of measured cases, found " + describe(root));
+  }
+  for (const Node& c : list->children) {
+    if (c.kind != Kind::map || !c.child("id")) {
+      faults.error(c.where, "expected a case with an 'id', found " + describe(c));
+      continue;
+    }
+    cases.push_back(read_case(c, path, faults));
+  }
+  faults.throw_if_any();
+  return cases;
+}
+
+}  // namespace shardfit::validate
