@@ -1,0 +1,116 @@
+#include "validate/compare.h"
+
+#include <map>
+#include <memory>
+
+#include "run/run.h"
+
+namespace shardfit::validate {
+namespace {
+
+/// Where a run's value for a reading is; false where the program has no such phase.
+bool predicted_value(const run::RunResult& result, const Case& c, const Reading& reading,
+                     std::int64_t& value) {
+  const bool reserved = reading.counter == "reserved_bytes";
+  if (reading.phase.empty()) {
+    value = reserved ? result.reserved_peak : result.allocated_peak;
+    return true;
+  }
+  std::string name = reading.phase;
+  int step = 0;
+  const auto prefixed = [&](const char* prefix, int number) {
+    const std::string p = std::string(prefix) + ".";
+    if (reading.phase.rfind(p, 0) != 0) return;
+    name = reading.phase.substr(p.size());
+    step = number;
+  };
+  prefixed("first_step", 1);
+  prefixed("second_step", 2);
+  prefixed("steady_step", c.job.steps);
+  if (name == "between_steps") step = c.job.steps;
+  bool found = false;
+  value = 0;
+  for (const run::PhaseReading& phase : result.phases) {
+    if (phase.name != name || phase.step != step) continue;
+    const std::int64_t here = reserved ? phase.reserved : phase.allocated;
+    value = phase.live ? here : std::max(value, here);
+    found = true;
+  }
+  return found;
+}
+
+void check_outcome(const run::RunResult& result, const Case& c, CaseResult& out) {
+  if (!result.failure) {
+    out.predicted_outcome = "fits";
+    out.outcome_right = !c.ends_out_of_memory;
+    return;
+  }
+  const auto& failure = *result.failure;
+  const std::string phase = "step " + std::to_string(failure.step) + " " + failure.phase;
+  out.predicted_outcome = phase + ": tried " + run::size_text(failure.error.tried);
+  out.outcome_right =
+      c.ends_out_of_memory && phase == c.failing_phase &&
+      c.failing_message.find("allocate " + run::size_text(failure.error.tried)) !=
+          std::string::npos;
+}
+
+CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
+  CaseResult out;
+  out.id = c.id;
+  out.group = c.group;
+  out.family = lowering.model().model_type;
+  out.ends_out_of_memory = c.ends_out_of_memory;
+  const Program program = lowering.lower(c.job);
+  run::RunLimits limits;
+  if (c.memory_bytes > 0) limits.total = c.memory_bytes;
+  if (!c.allocator.empty()) limits.settings = run::parse_allocator_settings(c.allocator);
+  const run::RunResult result = run_program(program, limits);
+  check_outcome(result, c, out);
+  for (const Reading& reading : c.readings) {
+    std::int64_t value = 0;
+    if (!predicted_value(result, c, reading, value)) continue;
+    out.rows.push_back({c.id, c.group, out.family, reading.counter, reading.phase,
+                        reading.measured, value});
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<CaseResult> predict(const std::vector<Case>& cases) {
+  std::vector<CaseResult> results;
+  std::map<std::string, spec::ModelSpec> models;
+  std::map<std::string, std::unique_ptr<program::Lowering>> lowerings;
+  for (const Case& c : cases) {
+    CaseResult skipped;
+    skipped.id = c.id;
+    skipped.group = c.group;
+    skipped.skipped = c.skipped;
+    if (!c.skipped.empty()) {
+      results.push_back(std::move(skipped));
+      continue;
+    }
+    try {
+      std::string key = c.model_path;
+      for (const spec::Node& o : c.overrides.children) key += "|" + o.key + "=" + o.text;
+      auto& lowering = lowerings[key];
+      if (!lowering) {
+        auto model = models.find(c.model_path);
+        if (model == models.end()) {
+          model = models.emplace(c.model_path, spec::read_model(c.model_path)).first;
+        }
+        spec::ModelSpec own = model->second;
+        for (const spec::Node& o : c.overrides.children) spec::override_number(own, o.key, o);
+        lowering = std::make_unique<program::Lowering>(std::move(own), c.job.framework);
+      }
+      results.push_back(predict_one(c, *lowering));
+    } catch (const InputError& error) {
+      skipped.skipped = error.diagnostics().empty() ? error.what()
+                                                    : error.diagnostics().front().message;
+      results.push_back(std::move(skipped));
+    }
+  }
+  return results;
+}
+
+}  // namespace shardfit::validate
