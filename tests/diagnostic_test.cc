@@ -109,6 +109,7 @@ TEST_CASE("edit distance counts insert, delete, replace and swap") {
 TEST_CASE("a suggestion is made when a word is near and not when it is far") {
   CHECK(closest("hiden", keys) == "hidden");
   CHECK(closest("KV-Heads", keys) == "kv_heads");
+  CHECK(closest("h20O", std::vector<std::string>{"h20", "h200"}) == "h200");
   CHECK(closest("vocabulary", keys) == "");
   CHECK(closest("", keys) == "");
   CHECK(closest(std::string(100'000, 'a'), keys) == "");

@@ -47,12 +47,13 @@ std::string excerpt(const Location& where) {
 
   std::string before;
   std::string after;
-  if (offset - begin > widest_excerpt - context_before) {
+  const bool fits = end - begin <= widest_excerpt;
+  if (!fits && offset - begin > widest_excerpt - context_before) {
     begin = offset - context_before;
     while (begin < offset && continues_character(text[begin])) ++begin;
     before = "...";
   }
-  if (end - begin > widest_excerpt - 6) {
+  if (!fits && end - begin > widest_excerpt - 6) {
     end = begin + widest_excerpt - 6;
     while (end > offset && end < text.size() && continues_character(text[end])) --end;
     after = "...";
@@ -65,6 +66,27 @@ std::string excerpt(const Location& where) {
   const std::size_t indent = before.size() + characters(text.substr(begin, offset - begin));
   return "    " + before + printable(shown) + after + "\n    " + std::string(indent, ' ') + "^" +
          std::string(marked - 1, '~') + "\n";
+}
+
+/// A note, indented by two and broken at spaces to stay within 80 columns; further lines by four.
+std::string note_lines(const std::string& note) {
+  constexpr std::size_t widest = 80;
+  std::string out;
+  std::string line = "  ";
+  std::size_t at = 0;
+  while (at < note.size()) {
+    const std::size_t end = std::min(note.find(' ', at), note.size());
+    const bool first = line.find_first_not_of(' ') == std::string::npos;
+    if (!first && line.size() + 1 + (end - at) > widest) {
+      out += line + "\n";
+      line = "    ";
+    } else if (!first) {
+      line += ' ';
+    }
+    line.append(note, at, end - at);
+    at = end + 1;
+  }
+  return out + line + "\n";
 }
 
 /// Lower case, with one spelling of the separators.
@@ -121,7 +143,7 @@ std::string render(const Diagnostic& diagnostic) {
   }
   out += "error: " + diagnostic.message + "\n";
   if (where.known()) out += excerpt(where);
-  for (const std::string& note : diagnostic.notes) out += "  " + note + "\n";
+  for (const std::string& note : diagnostic.notes) out += note_lines(note);
   return out;
 }
 
@@ -184,7 +206,9 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
   std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(target, folded(candidate));
-    if (distance < best_distance) {
+    // Of two as near, the one as long as the word: 'h20O' means 'h200', not 'h20'.
+    const bool as_long = candidate.size() == word.size() && best.size() != word.size();
+    if (distance < best_distance || (distance == best_distance && !best.empty() && as_long)) {
       best_distance = distance;
       best = candidate;
     }

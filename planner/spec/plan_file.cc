@@ -79,10 +79,19 @@ struct Layer {
 
 Layer read_layer(const std::string& path, Diagnostics& faults) {
   const Node root = with_dashes(read_file(path, faults), faults);
+  if (!as_map(root, "the plan", faults)) faults.throw_if_any();  // nothing more can be found
   Layer layer{empty_map(root.where), empty_map(root.where), {}, false};
+  if (root.child("model-type") || root.child("architectures")) {
+    Node model = word(path, root.where);  // a model's config.json in place of a plan
+    model.key = "model";
+    model.key_where = root.where;
+    layer.job.children.push_back(std::move(model));
+    return layer;
+  }
   MapView map(root, "the plan", faults);
   if (const Node* job = map.map("job")) {
     layer.job = with_dashes(*job, faults);
+    layer.job.where = root.where;
     for (const Node& child : layer.job.children) {
       if (!is_plan_key(child.key) && child.key != "model") continue;
       faults.error(child.key_where, quoted(child.key) + " stands beside 'job', not in it");

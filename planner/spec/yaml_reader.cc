@@ -7,6 +7,7 @@
 #include <yaml-cpp/parser.h>
 
 #include <algorithm>
+#include <array>
 #include <istream>
 #include <streambuf>
 
@@ -31,8 +32,10 @@ class Handler : public YAML::EventHandler {
       : source_(source), faults_(faults), builder_(source, faults) {}
 
   NodeBuilder& builder() { return builder_; }
+  /// Where the document read last begins.
+  std::size_t start() const { return start_; }
 
-  void OnDocumentStart(const YAML::Mark&) override {}
+  void OnDocumentStart(const YAML::Mark& mark) override { start_ = offset(mark); }
   void OnDocumentEnd() override {}
 
   void OnNull(const YAML::Mark& mark, YAML::anchor_t anchor) override {
@@ -118,7 +121,33 @@ class Handler : public YAML::EventHandler {
   SourcePtr source_;
   Diagnostics& faults_;
   NodeBuilder builder_;
+  std::size_t start_ = 0;
 };
+
+/// yaml-cpp's complaint in the words of somebody who writes YAML.
+std::string plain_words(const std::string& complaint) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> words{{
+      {"end of sequence flow not found", "a '[' is never closed"},
+      {"end of map flow not found", "a '{' is never closed"},
+      {"illegal EOF in scalar", "a quote is never closed"},
+      {"illegal map value", "a key and its ':' cannot stand here"},
+      {"unknown token", "a value cannot begin with this character; put the text in quotes"},
+      {"end of map not found", "a key, or the end of the map, was expected here"},
+  }};
+  for (const auto& [theirs, ours] : words) {
+    if (complaint == theirs) return std::string(ours);
+  }
+  return complaint;
+}
+
+/// A word of help where a tab indents the line of a fault.
+std::vector<std::string> tab_hint(std::string_view text, std::size_t at) {
+  const std::size_t newline = at == 0 ? std::string_view::npos : text.rfind('\n', at - 1);
+  const std::size_t start = newline == std::string_view::npos ? 0 : newline + 1;
+  const std::size_t word = text.find_first_not_of(" \t", start);
+  if (text.substr(start, word - start).find('\t') == std::string_view::npos) return {};
+  return {"YAML is indented with spaces; this line begins with a tab"};
+}
 
 }  // namespace
 
@@ -133,16 +162,22 @@ Node read_yaml(const SourcePtr& source, Diagnostics& faults) {
     }
     Handler rest(source, faults);
     if (parser.HandleNextDocument(rest)) {
-      const std::size_t at = source->text.find("\n---", 1);
-      throw InputError({source, at == std::string::npos ? 0 : at + 1, 3},
-                       "a second document starts here; one file holds one document");
+      const std::size_t at = std::min(rest.start(), source->text.size());
+      const bool marked = source->text.find("\n---") != std::string::npos;
+      throw InputError(
+          {source, at, 1},
+          marked ? "a second document; one file holds one" : "text after the end of the data",
+          marked ? std::vector<std::string>{}
+                 : std::vector<std::string>{"is it indented as the lines above?"});
     }
   } catch (const YAML::DeepRecursion& error) {
     throw InputError({source, static_cast<std::size_t>(std::max(error.mark.pos, 0)), 1},
                      "lists and maps are nested deeper than " + std::to_string(deepest_nesting));
   } catch (const YAML::Exception& error) {
     const std::size_t at = error.mark.pos < 0 ? 0 : static_cast<std::size_t>(error.mark.pos);
-    throw InputError({source, std::min(at, source->text.size()), 1}, "not YAML: " + error.msg);
+    throw InputError({source, std::min(at, source->text.size()), 1},
+                     "not YAML: " + plain_words(error.msg),
+                     tab_hint(source->text, std::min(at, source->text.size())));
   }
   return handler.builder().take();
 }

@@ -1,0 +1,213 @@
+// The only file with CLI11. It knows the words; what they do stands in *_command.cc.
+
+#include "cli/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <ostream>
+
+#include "base/diagnostic.h"
+#include "cli/command_line.h"
+#include "cli/plan_command.h"
+#include "spec/job_spec.h"
+
+namespace shardfit::cli {
+namespace {
+
+constexpr std::size_t help_column = 30;
+constexpr std::size_t help_width = 80;
+
+/// `text` broken into lines that fit beside the column of names.
+std::string wrapped(const std::string& text) {
+  std::string out;
+  std::size_t width = 0;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t end = std::min(text.find(' ', at), text.size());
+    const std::size_t length = end - at;
+    if (width > 0 && width + 1 + length > help_width - help_column) {
+      out += '\n';
+      width = 0;
+    } else if (width > 0) {
+      out += ' ';
+      ++width;
+    }
+    out.append(text, at, length);
+    width += length;
+    at = end + 1;
+  }
+  return out;
+}
+
+class WrappedHelp : public CLI::Formatter {
+ public:
+  WrappedHelp() { column_width(help_column); }
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return wrapped(option->get_description());
+  }
+};
+
+/// What the person asked for; filled by the parser.
+struct Request {
+  PlanOptions plan;
+  int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
+};
+
+int run_plan(const Request& request, const CommandLine& line, std::ostream& out,
+             std::ostream& err) {
+  PlanOptions options = request.plan;
+  options.job = line.job();
+  return plan_command(options, out, err);
+}
+
+CLI::App* add_command(CLI::App& app, Request& request, const char* name, const char* summary,
+                      int (*command)(const Request&, const CommandLine&, std::ostream&,
+                                     std::ostream&)) {
+  CLI::App* added = app.add_subcommand(name, summary);
+  added->callback([&request, command] { request.command = command; });
+  return added;
+}
+
+void add_plan(CLI::App& app, Request& request) {
+  CLI::App* plan =
+      add_command(app, request, "plan",
+                  "Does this job fit, on which card or pair, and what is it made of?", run_plan);
+  plan->add_option(
+          "FILE", request.plan.files,
+          "plan files (plan.yaml), later ones winning over earlier; or a model's config.json")
+      ->type_name("");
+  for (const spec::JobKey& key : spec::job_keys()) {
+    // The values are read from CommandLine, which knows their places.
+    CLI::Option* option = plan->add_option_function<std::vector<std::string>>(
+        "--" + key.name, [](const std::vector<std::string>&) {}, key.help);
+    option->type_name(key.value)->group(key.group)->allow_extra_args(false);
+    option->expected(1, key.repeatable ? CLI::detail::expected_max_vector_size : 1);
+  }
+  plan->add_flag("--json", request.plan.json, "plan.json instead of the table")->group("Output");
+  plan->add_flag("--brief", request.plan.brief, "the verdict and little else")->group("Output");
+  plan->add_option("--explain", request.plan.explain,
+                   "how a number comes about, down to factors and sources; repeatable")
+      ->type_name("TERM")
+      ->group("Output")
+      ->allow_extra_args(false);
+  plan->footer(
+      "Exit code: 0 the recommended option fits, 1 none fits, 2 bad input,\n           3 a bug of "
+      "ours.");
+}
+
+void add_commands(CLI::App& app, Request& request) { add_plan(app, request); }
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+/// Faults a look at the words finds, each with its place: unknown commands and options.
+void check_words(const CLI::App& app, const CommandLine& line) {
+  const std::vector<std::string>& words = line.arguments();
+  if (words.empty()) return;
+  Diagnostics faults;
+  const CLI::App* command = &app;
+  if (!words.front().starts_with("-")) {
+    const auto named = app.get_subcommands(
+        [&](const CLI::App* candidate) { return candidate->get_name() == words.front(); });
+    if (!named.empty()) {
+      command = named.front();
+    } else {
+      faults.error(line.where(0), "unknown command " + shardfit::quoted(words.front()),
+                   suggest(words.front(), command_names(app)));
+      faults.throw_if_any();
+    }
+  }
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
+  }
+  for (std::size_t i = 0; i < words.size() && words[i] != "--"; ++i) {
+    const std::string word = words[i].substr(0, words[i].find('='));
+    const bool is_option = word.size() > 1 && word[0] == '-' &&
+                           (word[1] == '-' || std::isalpha(static_cast<unsigned char>(word[1])));
+    if (!is_option || command->get_option_no_throw(word)) continue;
+    Location where = line.where(i);
+    where.length = word.size();
+    std::vector<std::string> notes;
+    const std::string near = closest(word, known);
+    if (!near.empty()) notes.push_back("did you mean '" + near + "'?");
+    notes.push_back("shardfit " + (command == &app ? "" : command->get_name() + " ") +
+                    "--help lists them all");
+    faults.error(where, "unknown option " + shardfit::quoted(word), std::move(notes));
+  }
+  faults.throw_if_any();
+}
+
+/// CLI11's own complaint (a value missing, an option twice) with the place of the option it names.
+[[noreturn]] void complain(const CLI::Error& error, const CommandLine& line) {
+  const std::string text = error.what();
+  const std::string option = text.substr(0, text.find(':'));
+  const std::vector<std::string>& words = line.arguments();
+  for (std::size_t i = words.size(); i-- > 0;) {
+    if (words[i].substr(0, words[i].find('=')) != option) continue;
+    Location where = line.where(i);
+    where.length = option.size();
+    const bool twice = text.find("At Most 1") != std::string::npos;
+    const bool bare = text.find(" missing") != std::string::npos;
+    throw InputError(where, twice  ? option + " is given more than once"
+                            : bare ? option + " needs a value"
+                                   : text);
+  }
+  throw InputError(whole_file("command line"), text);
+}
+
+constexpr const char* what_next =
+    "\nTry next:\n"
+    "  ./shardfit plan --model CONFIG.json --on h200    your own model on one card\n"
+    "  ./shardfit plan --help                           every option, with its default\n";
+
+int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  const CommandLine line(arguments);
+  CLI::App app("Does this training job fit on this card or pair of cards, and why?", "shardfit");
+  Request request;
+  app.formatter(std::make_shared<WrappedHelp>());
+  app.set_version_flag("--version", "shardfit " SHARDFIT_VERSION, "the version");
+  app.get_formatter()->label("SUBCOMMAND", "COMMAND");
+  app.require_subcommand(1);
+  add_commands(app, request);
+  check_words(app, line);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& done) {
+    app.exit(done, out, err);  // help and version
+    return fits;
+  } catch (const CLI::Error& error) {
+    complain(error, line);
+  }
+  return request.command(request, line, out, err);
+}
+
+/// Without arguments: the shipped example, and what to try after it.
+int run_example(std::ostream& out, std::ostream& err) {
+  const std::string example = SHARDFIT_SOURCE_DIR "/examples/01-does-it-fit/plan.yaml";
+  std::error_code missing;
+  if (!std::filesystem::exists(example, missing)) return dispatch({"--help"}, out, err);
+  const int code = dispatch({"plan", example, "--brief"}, out, err);
+  out << what_next;
+  return code;
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  try {
+    return arguments.empty() ? run_example(out, err) : dispatch(arguments, out, err);
+  } catch (const InputError& error) {
+    err << error.what();
+    return bad_input;
+  } catch (const std::exception& error) {
+    err << "shardfit: internal error: " << error.what()
+        << "\nThis is a bug of ours. Please report it with the command and its files.\n";
+    return our_bug;
+  }
+}
+
+}  // namespace shardfit::cli

@@ -1,0 +1,22 @@
+#pragma once
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "spec/node.h"
+
+namespace shardfit::cli {
+
+/// What `plan` is asked to do.
+struct PlanOptions {
+  std::vector<std::string> files;    // plan files, or a model's config.json
+  spec::Node job;                    // the command line's job keys, as CommandLine::job gives them
+  bool json = false;                 // plan.json instead of the table
+  bool brief = false;                // the verdict and little else
+  std::vector<std::string> explain;  // terms whose derivation is printed
+};
+
+/// `shardfit plan`. Throws InputError for faults in files or arguments.
+int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err);
+
+}  // namespace shardfit::cli
