@@ -15,9 +15,9 @@ namespace {
 const fs::path root = SHARDFIT_SOURCE_DIR;
 
 /// Left to right: a room may include itself and the rooms before it.
-constexpr std::array<std::string_view, 11> rooms{"base",     "spec",   "tensor",    "graph",
-                                                 "program",  "run",    "partition", "search",
-                                                 "validate", "report", "cli"};
+constexpr std::array<std::string_view, 12> rooms{"base",   "spec",     "tensor", "model",
+                                                 "graph",  "program",  "run",    "partition",
+                                                 "search", "validate", "report", "cli"};
 
 std::ptrdiff_t room_index(std::string_view room) {
   return std::find(rooms.begin(), rooms.end(), room) - rooms.begin();

@@ -9,6 +9,7 @@
 #include "base/diagnostic.h"
 #include "cli/command_line.h"
 #include "cli/plan_command.h"
+#include "cli/replay_command.h"
 #include "spec/job_spec.h"
 
 namespace shardfit::cli {
@@ -49,15 +50,22 @@ class WrappedHelp : public CLI::Formatter {
 
 /// What the person asked for; filled by the parser.
 struct Request {
+  std::vector<std::string> files;
   PlanOptions plan;
+  ReplayOptions replay;
   int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
 };
 
 int run_plan(const Request& request, const CommandLine& line, std::ostream& out,
              std::ostream& err) {
   PlanOptions options = request.plan;
+  options.files = request.files;
   options.job = line.job();
   return plan_command(options, out, err);
+}
+
+int run_replay(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
+  return replay_command(request.files, request.replay, out, err);
 }
 
 CLI::App* add_command(CLI::App& app, Request& request, const char* name, const char* summary,
@@ -73,7 +81,7 @@ void add_plan(CLI::App& app, Request& request) {
       add_command(app, request, "plan",
                   "Does this job fit, on which card or pair, and what is it made of?", run_plan);
   plan->add_option(
-          "FILE", request.plan.files,
+          "FILE", request.files,
           "plan files (plan.yaml), later ones winning over earlier; or a model's config.json")
       ->type_name("");
   for (const spec::JobKey& key : spec::job_keys()) {
@@ -95,7 +103,25 @@ void add_plan(CLI::App& app, Request& request) {
       "ours.");
 }
 
-void add_commands(CLI::App& app, Request& request) { add_plan(app, request); }
+void add_replay(CLI::App& app, Request& request) {
+  CLI::App* replay = add_command(app, request, "replay",
+                                 "PyTorch's caching allocator on recorded traces", run_replay);
+  replay
+      ->add_option("TRACE", request.files, "traces of allocations and frees, with the answers seen")
+      ->type_name("")
+      ->required();
+  replay
+      ->add_option("--settings", request.replay.settings,
+                   "PYTORCH_CUDA_ALLOC_CONF to replay under; default the trace's own")
+      ->type_name("SETTINGS");
+  replay->add_flag("--json", request.replay.json, "JSON instead of the table");
+  replay->footer("Exit code: 0 all expectations hold, 1 not, 2 bad input, 3 a bug of ours.");
+}
+
+void add_commands(CLI::App& app, Request& request) {
+  add_plan(app, request);
+  add_replay(app, request);
+}
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
