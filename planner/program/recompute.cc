@@ -1,8 +1,306 @@
 #include "program/recompute.h"
 
-namespace shardfit::program {
+#include <cstring>
+#include <map>
 
-Checkpointing::Checkpointing(const TrainingJob&, model::Machine& machine) : machine_(machine) {}
+#include "tensor/engine.h"
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+namespace {
+
+using model::Machine;
+using model::Module;
+using model::Value;
+using model::ValueKind;
+using model::ValueList;
+using tensor::Packed;
+using tensor::Runtime;
+using tensor::Scoped;
+using tensor::Tensor;
+
+/// Autocast as it was in the forward, with a cache of its own: recomputation runs on autograd's thread.
+class AutocastAgain {
+ public:
+  AutocastAgain(Runtime& runtime, bool enabled, bool cache)
+      : autocast_(runtime.autocast),
+        enabled_(autocast_.enabled, enabled),
+        cache_(autocast_.cache_enabled, cache),
+        depth_(autocast_.depth, autocast_.depth + 1) {}
+  ~AutocastAgain() {
+    if (autocast_.depth == 1) autocast_.cache.clear();
+  }
+  AutocastAgain(const AutocastAgain&) = delete;
+  AutocastAgain& operator=(const AutocastAgain&) = delete;
+
+ private:
+  tensor::Autocast& autocast_;
+  Scoped<bool> enabled_, cache_;
+  Scoped<int> depth_;
+};
+
+/// Outputs of chosen operators, kept in the forward and handed out once in the recomputation
+/// (checkpoint.py, _CachingTorchDispatchMode and _CachedTorchDispatchMode).
+class SelectiveStorage {
+ public:
+  explicit SelectiveStorage(Recompute policy) : policy_(policy) {}
+
+  struct Caching : tensor::OperatorMode {
+    explicit Caching(SelectiveStorage& s) : storage(s) {}
+    std::vector<Tensor> before(const char*) override { return {}; }
+    void after(const char* kind, const std::vector<Tensor>& outputs) override {
+      const int index = counts[kind]++;
+      if (!storage.saves(kind, products)) return;
+      std::vector<Tensor> kept;
+      for (const Tensor& t : outputs) {
+        kept.push_back(tensor::detach(t));
+        keep_as_activation(t);
+      }
+      storage.kept_[{kind, index}] = std::move(kept);
+    }
+    SelectiveStorage& storage;
+    std::map<std::string, int> counts;
+    int products = 0;
+  };
+
+  struct Cached : tensor::OperatorMode {
+    explicit Cached(SelectiveStorage& s) : storage(s) {}
+    std::vector<Tensor> before(const char* kind) override {
+      const auto it = storage.kept_.find({kind, counts[kind]++});
+      if (it == storage.kept_.end()) return {};
+      std::vector<Tensor> outputs = std::move(it->second);
+      storage.kept_.erase(it);
+      return outputs;
+    }
+    void after(const char*, const std::vector<Tensor>&) override {}
+    SelectiveStorage& storage;
+    std::map<std::string, int> counts;
+  };
+
+  static void keep_as_activation(const Tensor& t) {
+    if (!t->storage) return;
+    StorageInfo& info = t.runtime().info(t);
+    if (info.category == Category::temporary) info.category = Category::activation;
+  }
+
+ private:
+  bool saves(const char* kind, int& products) const {
+    if (std::strstr(kind, "attention")) return true;
+    if (std::strcmp(kind, "mm") != 0 && std::strcmp(kind, "addmm") != 0 &&
+        std::strcmp(kind, "bmm") != 0) {
+      return false;
+    }
+    if (policy_ == Recompute::save_attention_matmul) return true;
+    if (policy_ == Recompute::save_attention_matmul_half) return ++products % 2 == 1;
+    return false;
+  }
+
+  Recompute policy_;
+  std::map<std::pair<std::string, int>, std::vector<Tensor>> kept_;
+};
+
+bool selective(Recompute policy) {
+  return policy == Recompute::save_attention || policy == Recompute::save_attention_matmul ||
+         policy == Recompute::save_attention_matmul_half;
+}
+
+struct Holder;
+
+/// One checkpointed call (checkpoint.py, _CheckpointFrame).
+struct Frame : std::enable_shared_from_this<Frame> {
+  Machine& machine;
+  const Module& module;
+  ValueList arguments;   // the named ones; the first, positional one is empty here
+  tensor::Saved hidden;  // kept as autograd keeps tensors: outer hooks see it
+  bool autocast, cache;
+  std::unique_ptr<SelectiveStorage> selective;
+  std::vector<std::weak_ptr<Holder>> holders;
+  std::size_t recomputed = 0;
+  bool done = false;
+
+  Frame(Machine& m, const Module& target, ValueList args)
+      : machine(m),
+        module(target),
+        arguments(std::move(args)),
+        autocast(m.runtime.autocast.enabled),
+        cache(m.runtime.autocast.cache_enabled) {
+    if (arguments[0].kind == ValueKind::tensor) {
+      hidden.keep(arguments[0].tensor);
+      arguments[0] = {};
+    }
+    for (const Value& v : arguments) {
+      if (v.kind == ValueKind::tensor) SelectiveStorage::keep_as_activation(v.tensor);
+    }
+  }
+  void recompute();
+};
+
+/// Stands in a node for a tensor that will be made again.
+struct Holder : Packed {
+  explicit Holder(std::shared_ptr<Frame> f) : frame(std::move(f)) {}
+  Tensor unpack() override {
+    if (!frame->done) frame->recompute();
+    return std::move(value);
+  }
+  std::shared_ptr<Frame> frame;
+  Tensor value;
+};
+
+struct ForwardHooks : tensor::SavedTensorHooks {
+  explicit ForwardHooks(std::shared_ptr<Frame> f) : frame(std::move(f)) {}
+  std::shared_ptr<Packed> pack(const Tensor&) override {
+    auto holder = std::make_shared<Holder>(frame);
+    frame->holders.push_back(holder);
+    return holder;
+  }
+  std::shared_ptr<Frame> frame;
+};
+
+struct PackedTensor : Packed {
+  explicit PackedTensor(Tensor t) : value(std::move(t)) {}
+  Tensor unpack() override { return value; }
+  Tensor value;
+};
+
+/// Gives each recomputed tensor to its holder and stops when the last one is there.
+struct RecomputeHooks : tensor::SavedTensorHooks {
+  explicit RecomputeHooks(Frame& f) : frame(f) {}
+  std::shared_ptr<Packed> pack(const Tensor& tensor) override {
+    Tensor x = tensor.requires_grad() ? tensor::detach(tensor) : tensor;
+    const std::size_t index = frame.recomputed++;
+    if (index < frame.holders.size()) {
+      if (const auto holder = frame.holders[index].lock()) holder->value = x;
+    }
+    if (frame.recomputed == frame.holders.size()) throw tensor::StopRecompute{};
+    return std::make_shared<PackedTensor>(std::move(x));
+  }
+  Frame& frame;
+};
+
+void Frame::recompute() {
+  Runtime& runtime = machine.runtime;
+  done = true;
+  ValueList inputs = arguments;
+  if (!hidden.empty()) {
+    const Tensor input = hidden.get();
+    input->leaf_requires_grad = true;
+    inputs[0] = Value::of(input);
+  }
+  RecomputeHooks hooks(*this);
+  runtime.hooks.push_back(&hooks);
+  std::unique_ptr<SelectiveStorage::Cached> mode;
+  if (selective) mode = std::make_unique<SelectiveStorage::Cached>(*selective);
+  try {
+    const Scoped<bool> grad(runtime.grad_enabled, true);
+    const AutocastAgain again(runtime, autocast, cache);
+    const Scoped<tensor::OperatorMode*> operators(runtime.mode, mode.get());
+    machine.forward(module, inputs);
+  } catch (const tensor::StopRecompute&) {
+  }
+  runtime.hooks.pop_back();
+}
+
+Value checkpointed(Machine& machine, const Module& module, ValueList arguments, Recompute policy) {
+  Runtime& runtime = machine.runtime;
+  auto frame = std::make_shared<Frame>(machine, module, arguments);
+  if (selective(policy)) frame->selective = std::make_unique<SelectiveStorage>(policy);
+  ForwardHooks hooks(frame);
+  std::unique_ptr<SelectiveStorage::Caching> mode;
+  if (frame->selective) mode = std::make_unique<SelectiveStorage::Caching>(*frame->selective);
+  runtime.hooks.push_back(&hooks);
+  const Scoped<tensor::OperatorMode*> operators(runtime.mode, mode ? mode.get() : runtime.mode);
+  Value result = machine.forward(module, std::move(arguments));
+  runtime.hooks.pop_back();
+  return result;
+}
+
+/// CheckpointFunction: the forward runs without a graph; the backward builds one and runs it inside.
+struct ReentrantExtra : tensor::NodeExtra {
+  Machine* machine = nullptr;
+  const Module* module = nullptr;
+  ValueList arguments;  // tensors of saved places are empty here
+  bool autocast = false, cache = true;
+};
+
+Tensor first_tensor(const Value& v) {
+  if (v.kind == ValueKind::tensor) return v.tensor;
+  if (v.kind == ValueKind::list) {
+    for (const Value& item : *v.list) {
+      if (item.kind == ValueKind::tensor) return item.tensor;
+    }
+  }
+  return {};
+}
+
+void reentrant_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradients& out) {
+  auto& extra = static_cast<ReentrantExtra&>(*node.extra);
+  Runtime& runtime = *node.runtime;
+  ValueList inputs = extra.arguments;
+  Tensor hidden = tensor::detach(node.load(0));
+  hidden->leaf_requires_grad = node.wants(0);
+  inputs[0] = Value::of(hidden);
+  Value outputs;
+  {
+    const Scoped<bool> grad(runtime.grad_enabled, true);
+    const AutocastAgain again(runtime, extra.autocast, extra.cache);
+    outputs = extra.machine->forward(*extra.module, inputs);
+  }
+  tensor::run_backward(first_tensor(outputs), in[0]);
+  out[0] = hidden->grad;
+}
+
+Value reentrant(Machine& machine, const Module& module, ValueList arguments) {
+  Runtime& runtime = machine.runtime;
+  const Tensor hidden = arguments[0].tensor;
+  tensor::NodeRef node;
+  if (hidden.requires_grad()) {
+    node = runtime.make_node("checkpoint", reentrant_backward, 1);
+    runtime.connect(*node.get(), 0, hidden);
+    node->save(hidden);
+    auto extra = std::make_unique<ReentrantExtra>();
+    extra->machine = &machine;
+    extra->module = &module;
+    extra->arguments = arguments;
+    extra->arguments[0] = {};
+    extra->autocast = runtime.autocast.enabled;
+    extra->cache = runtime.autocast.cache_enabled;
+    node->extra = std::move(extra);
+  }
+  Value result;
+  {
+    const Scoped<bool> no_grad(runtime.grad_enabled, false);
+    result = machine.forward(module, std::move(arguments));
+  }
+  const Tensor output = first_tensor(result);
+  if (node && output) runtime.attach(node, output);
+  return result;
+}
+
+}  // namespace
+
+struct Checkpointing::State {
+  std::int64_t calls = 0;
+  std::map<const Module*, std::int64_t> order;
+};
+
+Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
+    : machine_(machine), state_(std::make_unique<State>()) {
+  State& state = *state_;
+  const Recompute policy = job.recompute;
+  if (policy == Recompute::none) return;
+  const bool is_reentrant = job.reentrant;
+  machine.recompute = [&machine, &state, policy, is_reentrant](const Module& module,
+                                                               ValueList arguments) {
+    if (policy == Recompute::every_second) {
+      const auto [it, fresh] = state.order.emplace(&module, state.calls);
+      if (fresh) ++state.calls;
+      if (it->second % 2 == 1) return machine.forward(module, std::move(arguments));
+    }
+    if (is_reentrant) return reentrant(machine, module, std::move(arguments));
+    return checkpointed(machine, module, std::move(arguments), policy);
+  };
+}
+
 Checkpointing::~Checkpointing() { machine_.recompute = nullptr; }
 
 }  // namespace shardfit::program

@@ -17,7 +17,9 @@ class Checkpointing {
   Checkpointing& operator=(const Checkpointing&) = delete;
 
  private:
+  struct State;
   model::Machine& machine_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace shardfit::program

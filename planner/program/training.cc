@@ -7,6 +7,7 @@
 #include "model/machine.h"
 #include "program/clip.h"
 #include "program/lora.h"
+#include "program/offload.h"
 #include "program/recompute.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
@@ -99,7 +100,16 @@ class Trainer : public model::Host {
     return {};
   }
 
-  bool within_autocast(const std::function<void()>& body) {
+  /// The forward under autocast and, where asked for, with saved tensors on the host.
+  bool within_autocast(const std::function<void()>& forward) {
+    std::unique_ptr<tensor::SavedTensorHooks> hooks;
+    const auto body = [&] {
+      if (job_.offload == TrainingJob::Offload::none) return forward();
+      hooks = offload_hooks(job_.offload == TrainingJob::Offload::pinned);
+      runtime_.hooks.push_back(hooks.get());
+      forward();
+      runtime_.hooks.pop_back();
+    };
     if (!job_.autocast) {
       body();
       return true;

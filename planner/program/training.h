@@ -55,7 +55,8 @@ struct TrainingJob {
   std::string loss = "full_logits_fp32";
   Recompute recompute = Recompute::none;
   bool reentrant = false;
-  bool offload_activations = false;
+  enum class Offload : std::uint8_t { none, pageable, pinned };
+  Offload offload = Offload::none;  // of saved tensors
   std::string experts = "grouped_mm";
   std::optional<LoraJob> lora;
   int steps = 3;

@@ -118,12 +118,21 @@ Tensor flash(const AttentionArguments& arguments) {
   a.key = pad_last(a.key, 8);
   a.value = pad_last(a.value, 8);
   NodeRef node = attention_node("flash_attention", flash_backward, a);
-  Tensor out = empty_like(a.query);
-  const Tensor lse =
-      runtime.empty(Shape{a.query.size(0), a.query.size(1), a.query.size(2)}, DType::f32);
-  const Tensor rng = runtime.scratch(16);
-  const Tensor unused = runtime.scratch(8);
-  record("flash_attention", a, false);
+  std::vector<Tensor> made;
+  if (runtime.mode) made = runtime.mode->before("flash_attention");
+  if (made.empty()) {
+    made.push_back(empty_like(a.query));
+    made.push_back(
+        runtime.empty(Shape{a.query.size(0), a.query.size(1), a.query.size(2)}, DType::f32));
+    made.push_back(runtime.scratch(16));
+    made.push_back(runtime.scratch(8));
+    record("flash_attention", a, false);
+    if (runtime.mode) runtime.mode->after("flash_attention", made);
+  }
+  Tensor out = std::move(made[0]);
+  const Tensor lse = std::move(made[1]);
+  const Tensor rng = std::move(made[2]);
+  const Tensor unused = std::move(made[3]);
   if (node) {
     node->number[0] = a.causal;
     runtime.attach(node, out);

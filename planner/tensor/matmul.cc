@@ -126,13 +126,19 @@ Tensor product(const char* kind, const Tensor& a, const Tensor& b, const Tensor&
   const Scoped<const char*> label(runtime.label.kind, kind);
   check_product(kind, a, b);
   NodeRef node = product_node(kind, backward, a, b, bias);
-  Tensor out = runtime.empty(shape, a.dtype());
-  {
+  Tensor out;
+  if (runtime.mode) {
+    std::vector<Tensor> known = runtime.mode->before(kind);
+    if (!known.empty()) out = std::move(known.front());
+  }
+  if (!out) {
+    out = runtime.empty(shape, a.dtype());
     const Scoped<bool> no_grad(runtime.grad_enabled, false);
     const Tensor left = prepare(a);
     const Tensor right = prepare(b);
     runtime.use_blas();
     record(kind, left, right, out);
+    if (runtime.mode) runtime.mode->after(kind, {out});
   }
   if (node) runtime.attach(node, out);
   return out;

@@ -142,7 +142,10 @@ void read_job(const Node& c, Case& out, Diagnostics& faults) {
   if (text(c, "dropout") != "config") job.dropout = real(c, "dropout", 0, faults);
   if (given(c, "loss")) job.loss = text(c, "loss");
   if (given(c, "experts")) job.experts = text(c, "experts");
-  job.offload_activations = given(c, "activation_offload");
+  if (given(c, "activation_offload")) {
+    job.offload = text(c, "activation_offload") == "pinned" ? program::TrainingJob::Offload::pinned
+                                                            : program::TrainingJob::Offload::pageable;
+  }
   job.steps = static_cast<int>(whole(c, "steps", 3, faults));
   out.allocator = text(at(c, "environment"), "PYTORCH_CUDA_ALLOC_CONF");
 }
