@@ -53,8 +53,8 @@ NodeRef attention_node(const char* kind, Backward backward, const AttentionArgum
   runtime.connect(*node.get(), 1, a.key);
   runtime.connect(*node.get(), 2, a.value);
   runtime.connect(*node.get(), 3, a.mask);
-  node->save(a.query);
   node->save(a.key);
+  node->save(a.query);
   node->save(a.value);
   return node;
 }
@@ -83,12 +83,16 @@ void record(const char* kind, const AttentionArguments& a, bool backward) {
 /// (transformers/cuda/flash_attn/flash_api.cpp, mha_bwd).
 void flash_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
-  const Tensor q = node.load(0);
-  const Tensor k = node.load(1);
+  const Tensor k = node.load(0);
+  const Tensor q = node.load(1);
   const Tensor v = node.load(2);
+  const Tensor lse = node.load(4);
   const Tensor result = node.load(3);
+  const Tensor rng = node.load(5);
+  const Tensor unused = node.load(6);
   // Rows of the gradient and of the output must be contiguous in (batch, length, heads, dim).
   const Tensor gradient = contiguous(transpose(in[0], 1, 2));
+  const Tensor output = contiguous(transpose(result, 1, 2));
   const std::int64_t b = q.size(0), h = q.size(1), s = q.size(2), d = q.size(3);
   const std::int64_t d_rounded = d <= 128 ? round_up(d, 32) : (d <= 192 ? 192 : 256);
   const std::int64_t s_rounded = round_up(s, 128);
@@ -147,8 +151,8 @@ Tensor flash(const AttentionArguments& arguments) {
 /// gq, gk, gv, delta (transformers/cuda/attention_backward.cu, _efficient_attention_backward).
 void efficient_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
-  const Tensor q = node.load(0);
-  const Tensor k = node.load(1);
+  const Tensor k = node.load(0);
+  const Tensor q = node.load(1);
   const Tensor v = node.load(2);
   const Tensor gradient = contiguous(transpose(in[0], 1, 2));
   const std::int64_t b = q.size(0), h = q.size(1), s = q.size(2), t = k.size(2);
@@ -192,34 +196,56 @@ Tensor repeat_heads(const Tensor& a, std::int64_t heads) {
   return reshape(clone(wide, false), Shape{a.size(0), heads, a.size(2), a.size(3)});
 }
 
-/// Plain products and a softmax, with the whole matrix of scores (_scaled_dot_product_attention_math).
+/// Softmax whose rows of nothing but -inf give zeros (SoftMax.cpp, _safe_softmax): which entries are
+/// -inf, in which rows all of them, and a zero.
+Tensor safe_softmax(const Tensor& a) {
+  Runtime& runtime = a.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "softmax");
+  Tensor out = softmax(a, -1, a.dtype());
+  const Scoped<bool> no_grad(runtime.grad_enabled, false);
+  const Tensor masked = compare_scalar("isneginf", detach(a));
+  Shape rows = a.shape();
+  rows[-1] = 1;
+  const Tensor empty_rows = runtime.empty(rows, DType::boolean);
+  const Tensor zero = runtime.empty({}, a.dtype());
+  return out;
+}
+
+/// A boolean mask as numbers to add: 0 and -inf (attention.cpp, convert_boolean_attn_mask).
+Tensor additive_mask(const Tensor& mask, DType dtype) {
+  Runtime& runtime = mask.runtime();
+  const Tensor lowest = runtime.empty({}, dtype);
+  const Tensor zero = runtime.empty({}, dtype);
+  return runtime.empty(mask.shape(), dtype);
+}
+
+/// Plain products and a softmax, with the whole matrix of scores
+/// (transformers/attention.cpp, _scaled_dot_product_attention_math).
 Tensor math(const AttentionArguments& a) {
   Runtime& runtime = a.query.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "math_attention");
   const DType dtype = a.query.dtype();
   const DType inner = is_half(dtype) ? DType::f32 : dtype;
-  Tensor q = to(a.query, inner);
-  Tensor k = to(a.key, inner);
-  Tensor v = to(a.value, inner);
+  const Tensor query = to(a.query, inner);
+  Tensor key = to(a.key, inner);
+  Tensor value = to(a.value, inner);
   Tensor mask = a.mask;
-  q = mul_scalar(q);
+  const Tensor scaled_query = mul_scalar(query);
   if (a.causal) {
-    Tensor ones = runtime.empty(Shape{q.size(2), k.size(2)}, DType::boolean);
-    ones = compare_scalar("tril", ones);
-    mask = ones;
+    const Tensor ones = runtime.empty(Shape{query.size(2), key.size(2)}, DType::boolean);
+    mask = compare_scalar("tril", ones);
   }
+  if (mask && mask.dtype() == DType::boolean) mask = additive_mask(mask, inner);
   if (a.grouped) {
-    k = repeat_heads(k, q.size(1));
-    v = repeat_heads(v, q.size(1));
+    key = repeat_heads(key, query.size(1));
+    value = repeat_heads(value, query.size(1));
   }
-  if (mask && mask.dtype() == DType::boolean) {
-    const Tensor zeros = runtime.empty(mask.shape(), inner);
-    mask = masked_fill(zeros, mask);
-  }
-  k = mul_scalar(k);
-  Tensor scores = matmul(q, transpose(k, -2, -1));
-  Tensor weights = softmax(scores, -1, inner);
+  const Tensor scaled_key = mul_scalar(key);
+  Tensor scores = matmul(scaled_query, transpose(scaled_key, -2, -1));
+  Tensor weights = safe_softmax(scores);
+  scores.reset();
   weights = dropout(weights, a.dropout);
-  return to(matmul(weights, v), dtype);
+  return to(matmul(weights, value), dtype);
 }
 
 }  // namespace

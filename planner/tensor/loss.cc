@@ -8,6 +8,8 @@ namespace {
 
 void nll_backward(Node& node, Gradients&, Gradients& out) {
   const Tensor input = node.load(0);
+  const Tensor target = node.load(1);
+  const Tensor total_weight = node.load(2);
   out[0] = node.runtime->empty(input.shape(), input.dtype());
 }
 

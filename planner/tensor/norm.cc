@@ -18,20 +18,28 @@ void layer_norm_backward(Node& node, Gradients& in, Gradients& out) {
   if (node.wants(2)) out[2] = runtime.empty(Shape{n}, node.dtype);
 }
 
-void softmax_backward(Node& node, Gradients& in, Gradients& out) {
+void log_softmax_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor result = node.load(0);
   const Tensor gradient = contiguous(in[0]);
   out[0] = node.runtime->empty(result.shape(), node.dtype);
 }
 
-Tensor softmax_of(const char* kind, const Tensor& a, DType dtype) {
+/// Softmax multiplies the gradient by its result first (cuda/SoftMax.cu,
+/// softmax_backward_cuda_out).
+void softmax_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor result = node.load(0);
+  out[0] = node.runtime->empty(result.shape(), node.dtype);
+  const Tensor product = mul(in[0], result);
+}
+
+Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backward) {
   Runtime& runtime = a.runtime();
   const Scoped<const char*> label(runtime.label.kind, kind);
   // A half input with an fp32 result is converted inside the kernel.
   const Tensor x = is_half(a.dtype()) && dtype == DType::f32 ? a : to(a, dtype);
   NodeRef node;
   if (runtime.grad_enabled && x.requires_grad()) {
-    node = runtime.make_node(kind, softmax_backward, 1);
+    node = runtime.make_node(kind, backward, 1);
     runtime.connect(*node.get(), 0, x);
     node->dtype = x.dtype();
   }
@@ -76,10 +84,12 @@ Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bia
   return out;
 }
 
-Tensor softmax(const Tensor& a, int, DType dtype) { return softmax_of("softmax", a, dtype); }
+Tensor softmax(const Tensor& a, int, DType dtype) {
+  return softmax_of("softmax", a, dtype, softmax_backward);
+}
 
 Tensor log_softmax(const Tensor& a, int, DType dtype) {
-  return softmax_of("log_softmax", a, dtype);
+  return softmax_of("log_softmax", a, dtype, log_softmax_backward);
 }
 
 }  // namespace shardfit::tensor
