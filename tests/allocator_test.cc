@@ -146,46 +146,47 @@ TEST_CASE("the largest total is no limit in practice") {
   }
 }
 
-TEST_CASE("free blocks: the order of a set, whatever comes") {
-  for (unsigned seed = 0; seed < 20; ++seed) {
+TEST_CASE("free blocks: the answers of an ordered set, whatever comes") {
+  struct Slot {
+    std::uint32_t slot = 0;
+  };
+  for (unsigned seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
     Random random(seed);
-    const auto draw = [&](std::uint32_t n) { return static_cast<std::int64_t>(random(n)) * 512; };
+    std::vector<Slot> slots(6000);
     FreeBlocks blocks;
     std::set<FreeBlocks::Key> model;
-    const std::uint32_t sizes = seed % 2 ? 5 : 5000;
-    const std::size_t most = seed < 10 ? 40 : 1500;
+    const std::size_t sizes = seed % 3 == 0 ? 3 : seed % 3 == 1 ? 200 : 1 << 28;
+    const std::size_t most = seed < 12 ? 40 : 900;
+    const auto draw = [&](std::size_t n) { return 512LL * (1 + random(n)); };
     const auto any = [&] {
       return std::next(model.begin(), static_cast<long>(random(model.size())));
     };
     for (std::uint32_t i = 0; i < 6000; ++i) {
-      const FreeBlocks::Key key = FreeBlocks::key(512 + draw(sizes), draw(1 << 30) + 512LL * i, i);
+      const FreeBlocks::Key key = FreeBlocks::key(draw(sizes), draw(1 << 30), i);
       const auto what = random(8);
       if (model.size() < most / 2 || (what < 3 && model.size() < most)) {
-        blocks.insert(key);
-        model.insert(key);
-      } else if (what < 6) {
-        const auto victim = any();
-        blocks.replace(blocks.find(*victim), key);
-        model.erase(victim);
+        blocks.insert(key, slots);
         model.insert(key);
       } else {
         const auto victim = any();
-        blocks.erase(*victim);
+        what < 6 ? blocks.replace(*victim, key, slots) : blocks.erase(*victim, slots);
         model.erase(victim);
+        if (what < 6) model.insert(key);
       }
-      const std::int64_t wanted = 512 + draw(sizes + 2);
+      const std::int64_t wanted = draw(sizes + 2);
       const auto expected = model.lower_bound(FreeBlocks::key(wanted, 0, 0));
-      FreeBlocks::Position p = blocks.lower_bound(wanted);
-      REQUIRE(blocks.is_end(p) == (expected == model.end()));
-      if (!blocks.is_end(p)) REQUIRE((blocks.at(p) == *expected));
-      REQUIRE(blocks.previous(p) == (expected != model.begin()));
-      if (expected != model.begin()) REQUIRE((blocks.at(p) == *std::prev(expected)));
+      const auto value = [&](auto at) { return at == model.end() ? FreeBlocks::none : *at; };
+      REQUIRE((blocks.best_fit(wanted) == value(expected)));
+      if (expected != model.end()) {
+        REQUIRE((blocks.after(*expected) == value(std::next(expected))));
+      }
+      const auto before = expected == model.begin() ? FreeBlocks::none : *std::prev(expected);
+      REQUIRE((blocks.before(FreeBlocks::bound(wanted)) == before));
     }
-    std::vector<FreeBlocks::Key> all;
-    for (auto p = blocks.first(); !blocks.is_end(p); p = blocks.next(p))
-      all.push_back(blocks.at(p));
-    CHECK(std::equal(all.begin(), all.end(), model.begin(), model.end()));
+    const std::vector<FreeBlocks::Key> keys = blocks.keys();
+    CHECK(std::equal(keys.begin(), keys.end(), model.begin(), model.end()));
+    CHECK((blocks.best_fit(CachingAllocator::largest_request) == FreeBlocks::none));
   }
 }
 

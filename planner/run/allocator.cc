@@ -68,16 +68,17 @@ void CachingAllocator::free_odd(BlockHandle handle) const {
 }
 
 /// Best fit: smallest block, lowest address; with what expandable segments and max_split_size say.
-bool CachingAllocator::find_free(Arena& arena, std::int64_t size, FreeBlocks::Position& at,
-                                 bool expandable) {
+FreeBlocks::Key CachingAllocator::find_free(Arena& arena, std::int64_t size, bool expandable) {
   if (collects_) ++arena.pool->searches;
-  at = arena.free.lower_bound(size);
-  if (arena.free.is_end(at)) return false;
-  if (expandable_count_ > 0 && !prefer_expandable(arena, at, expandable)) return false;
-  const std::int64_t found = FreeBlocks::size_of(arena.free.at(at));
+  FreeBlocks::Key found = arena.free.best_fit(size);
+  if (expandable_count_ > 0) found = prefer_expandable(arena, found, expandable);
+  if (found == FreeBlocks::none) return found;
+  const std::int64_t bytes = FreeBlocks::size_of(found);
   const std::int64_t oversize = settings_.max_split_size;
-  if (size < oversize) return found < oversize || oversize == AllocatorSettings::unlimited;
-  return found < size + std::min(settings_.max_non_split_rounding, largest_request);
+  const bool fits =
+      size < oversize ? bytes < oversize || oversize == AllocatorSettings::unlimited
+                      : bytes < size + std::min(settings_.max_non_split_rounding, largest_request);
+  return fits ? found : FreeBlocks::none;
 }
 
 /// Whether a remainder is split off; `expandable`: the request follows their rules.
@@ -88,20 +89,20 @@ bool CachingAllocator::cuts(const Arena& arena, std::int64_t size, std::int64_t 
   return size < settings_.max_split_size && rest > small_size;
 }
 
-/// Takes the free block at `at` out of the free list, or its front: the remainder stays.
-BlockHandle CachingAllocator::hand_out(Arena& arena, FreeBlocks::Position at, std::int64_t size,
+/// Takes a free block out of the free list, or its front: the remainder stays.
+BlockHandle CachingAllocator::hand_out(Arena& arena, FreeBlocks::Key found, std::int64_t size,
                                        std::int64_t bytes) {
-  const BlockHandle handle = FreeBlocks::handle_of(arena.free.at(at));
-  const bool splits = blocks_[handle].size - size >= arena.cut_from &&
+  const BlockHandle handle = FreeBlocks::handle_of(found);
+  const bool splits = FreeBlocks::size_of(found) - size >= arena.cut_from &&
                       (size < settings_.max_split_size || arena.fine);
   if (splits) {
     const BlockHandle front = split_front(handle, size);
-    arena.free.replace(at, key_of(handle));
+    arena.free.replace(found, key_of(handle), blocks_);
     blocks_[handle].cached_at = arena.pool->searches;
     count_handed_out(blocks_[front], bytes);
     return front;
   }
-  arena.free.erase(at);
+  arena.free.erase(found, blocks_);
   Block& block = blocks_[handle];
   if (block.segment == none && block.split()) stats_.current.inactive_split -= block.size;
   count_handed_out(block, bytes);
@@ -114,7 +115,7 @@ BlockHandle CachingAllocator::hand_out_taken(BlockHandle handle, std::int64_t si
   Arena& arena = *blocks_[handle].arena;
   if (cuts(arena, size, blocks_[handle].size - size, expandable)) {
     const BlockHandle front = split_front(handle, size);
-    arena.free.insert(key_of(handle));
+    arena.free.insert(key_of(handle), blocks_);
     blocks_[handle].cached_at = arena.pool->searches;
     count_handed_out(blocks_[front], bytes);
     return front;
@@ -178,7 +179,7 @@ BlockHandle CachingAllocator::cache_block(BlockHandle handle) {
   std::int64_t merged = 0;
   BlockHandle result = handle;
   block.state = BlockState::free;
-  FreeBlocks::Key old_key = 0;
+  FreeBlocks::Key old_key = FreeBlocks::none;
   if (block.previous != none && blocks_[block.previous].state == BlockState::free) {
     result = block.previous;
     old_key = key_of(result);
@@ -192,7 +193,7 @@ BlockHandle CachingAllocator::cache_block(BlockHandle handle) {
   Block& kept = blocks_[result];
   if (kept.next != none && blocks_[kept.next].state == BlockState::free) {
     const BlockHandle other = kept.next;
-    if (old_key != 0) arena.free.erase(old_key);
+    if (old_key != FreeBlocks::none) arena.free.erase(old_key, blocks_);
     old_key = key_of(other);
     merged += blocks_[other].size;
     kept.size += blocks_[other].size;
@@ -201,10 +202,10 @@ BlockHandle CachingAllocator::cache_block(BlockHandle handle) {
     drop_block(other);
   }
   kept.cached_at = arena.pool->searches;
-  if (old_key == 0) {
-    arena.free.insert(key_of(result));
+  if (old_key == FreeBlocks::none) {
+    arena.free.insert(key_of(result), blocks_);
   } else {
-    arena.free.replace(arena.free.find(old_key), key_of(result));
+    arena.free.replace(old_key, key_of(result), blocks_);
   }
   if (kept.segment == none) {
     auto& split = stats_.current.inactive_split;

@@ -67,7 +67,7 @@ struct SegmentView {
 /// The allocator of one device. Not thread-safe, not copyable. Same calls, same answers.
 class CachingAllocator {
  public:
-  static constexpr std::int64_t largest_total = std::int64_t{1} << 50;  // "no limit" for a replay
+  static constexpr std::int64_t largest_total = std::int64_t{1} << 48;  // "no limit" for a replay
   static constexpr std::int64_t largest_request = std::int64_t{1} << 61;
   static constexpr std::uint32_t stream_limit = 1 << 16;
 
@@ -91,14 +91,10 @@ class CachingAllocator {
     const std::int64_t size = rounds_up_ ? round_request(bytes, settings_)
                                          : (bytes + FreeBlocks::unit - 1) & -FreeBlocks::unit;
     Arena& arena = arena_for(size <= small_size, stream);
-    FreeBlocks::Position at;
-    if (plain_) {
-      at = arena.free.lower_bound(size);
-      if (arena.free.is_end(at)) return allocate_new(arena, size, bytes);
-    } else if (!find_free(arena, size, at, settings_.expandable_segments)) {
-      return allocate_new(arena, size, bytes);
-    }
-    return hand_out(arena, at, size, bytes);
+    const FreeBlocks::Key found =
+        plain_ ? arena.free.best_fit(size) : find_free(arena, size, settings_.expandable_segments);
+    if (found == FreeBlocks::none) return allocate_new(arena, size, bytes);
+    return hand_out(arena, found, size, bytes);
   }
 
   /// Gives the block back; empty_block and no_block are ignored. Throws std::invalid_argument for a
@@ -166,7 +162,7 @@ class CachingAllocator {
   struct BlockPool {
     PrivatePool* owner = nullptr;
     std::vector<Arena*> arenas;  // by stream, null where none is yet
-    std::uint64_t searches = 0;  // counted while garbage collection is on
+    std::uint32_t searches = 0;  // counted while garbage collection is on
     bool small = false;
   };
   struct PrivatePool {
@@ -179,8 +175,9 @@ class CachingAllocator {
   };
   struct alignas(64) Block {
     std::int64_t address = 0, size = 0, requested = 0;
-    std::uint64_t cached_at = 0;  // searches of its pool when it became free
     Arena* arena = nullptr;
+    std::uint32_t cached_at = 0;                 // searches of its pool when it became free
+    std::uint32_t slot = 0;                      // in the free list
     std::uint32_t previous = none, next = none;  // neighbours in the segment
     std::uint32_t segment = none;                // expandable segment
     std::uint32_t uses = none;                   // streams recorded, head of a list
@@ -211,9 +208,8 @@ class CachingAllocator {
   // allocator.cc: the common path
   BlockHandle allocate_odd(std::int64_t bytes, std::uint32_t stream);
   void free_odd(BlockHandle handle) const;
-  bool find_free(Arena& arena, std::int64_t size, FreeBlocks::Position& at, bool expandable);
-  BlockHandle hand_out(Arena& arena, FreeBlocks::Position at, std::int64_t size,
-                       std::int64_t bytes);
+  FreeBlocks::Key find_free(Arena& arena, std::int64_t size, bool expandable);
+  BlockHandle hand_out(Arena& arena, FreeBlocks::Key found, std::int64_t size, std::int64_t bytes);
   BlockHandle hand_out_taken(BlockHandle handle, std::int64_t size, std::int64_t bytes,
                              bool expandable);
   void count_handed_out(Block& block, std::int64_t bytes);
@@ -250,7 +246,8 @@ class CachingAllocator {
   BlockHandle merge_unmapped(BlockHandle handle);
   void add_unmapped(BlockHandle handle);
   void remove_unmapped(BlockHandle handle);
-  bool prefer_expandable(const Arena& arena, FreeBlocks::Position& at, bool expandable) const;
+  FreeBlocks::Key prefer_expandable(const Arena& arena, FreeBlocks::Key found,
+                                    bool expandable) const;
   std::int64_t grown_size(BlockHandle handle) const;
 
   // allocator_streams.cc: events, streams and pools

@@ -13,25 +13,22 @@ std::int64_t CachingAllocator::grown_size(BlockHandle handle) const {
 }
 
 /// From the best fit on: with expandable segments off the first ordinary block; otherwise a larger
-/// one while it has less room to grow, so that holes fill before the growing end. False at the end.
-bool CachingAllocator::prefer_expandable(const Arena& arena, FreeBlocks::Position& at,
-                                         bool expandable) const {
-  const auto handle_at = [&](FreeBlocks::Position p) {
-    return FreeBlocks::handle_of(arena.free.at(p));
+/// one while it has less room to grow, so that holes fill before the growing end.
+FreeBlocks::Key CachingAllocator::prefer_expandable(const Arena& arena, FreeBlocks::Key found,
+                                                    bool expandable) const {
+  const auto is_expandable = [&](FreeBlocks::Key key) {
+    return blocks_[FreeBlocks::handle_of(key)].segment != none;
   };
-  if (!expandable) {
-    while (!arena.free.is_end(at) && blocks_[handle_at(at)].segment != none) {
-      at = arena.free.next(at);
+  while (found != FreeBlocks::none && is_expandable(found)) {
+    const FreeBlocks::Key larger = arena.free.after(found);
+    if (expandable &&
+        (larger == FreeBlocks::none ||
+         grown_size(FreeBlocks::handle_of(larger)) >= grown_size(FreeBlocks::handle_of(found)))) {
+      break;
     }
-    return !arena.free.is_end(at);
+    found = larger;
   }
-  while (blocks_[handle_at(at)].segment != none) {
-    const FreeBlocks::Position larger = arena.free.next(at);
-    if (arena.free.is_end(larger)) break;
-    if (grown_size(handle_at(larger)) >= grown_size(handle_at(at))) break;
-    at = larger;
-  }
-  return true;
+  return found;
 }
 
 /// Maps pages until a block of `size` bytes is free; it is in no free list then. no_block where the
@@ -46,7 +43,7 @@ BlockHandle CachingAllocator::grow(Arena& arena, std::int64_t size) {
     const BlockHandle next = blocks_[block].next;
     block = map(next, std::min(size - blocks_[block].size, blocks_[next].size));
   }
-  if (block != no_block) arena.free.erase(key_of(block));
+  if (block != no_block) arena.free.erase(key_of(block), blocks_);
   return block;
 }
 
@@ -125,7 +122,7 @@ BlockHandle CachingAllocator::unmap(BlockHandle handle) {
   const std::int64_t last = end / segment.page;
   if (first >= last) return handle;
   Arena& arena = *blocks_[handle].arena;
-  arena.free.erase(key_of(handle));
+  arena.free.erase(key_of(handle), blocks_);
   // A part before the pages or behind them becomes a block of its own.
   const auto keep = [&](std::int64_t from, std::int64_t bytes, bool before) {
     const BlockHandle part = new_block();
@@ -141,7 +138,7 @@ BlockHandle CachingAllocator::unmap(BlockHandle handle) {
     blocks_[part].next = before ? handle : block.next;
     if (blocks_[part].previous != none) blocks_[blocks_[part].previous].next = part;
     if (blocks_[part].next != none) blocks_[blocks_[part].next].previous = part;
-    arena.free.insert(key_of(part));
+    arena.free.insert(key_of(part), blocks_);
   };
   if (first * segment.page > start) keep(start, first * segment.page - start, true);
   if (last * segment.page < end) keep(last * segment.page, end - last * segment.page, false);

@@ -101,11 +101,10 @@ BlockHandle CachingAllocator::take_from_pools(std::int64_t size, std::uint32_t s
     BlockPool& blocks = size <= small_size ? pool->small : pool->large;
     if (stream >= blocks.arenas.size() || blocks.arenas[stream] == nullptr) continue;
     Arena& arena = *blocks.arenas[stream];
-    FreeBlocks::Position at;
-    if (!find_free(arena, size, at, false)) continue;
-    const BlockHandle handle = FreeBlocks::handle_of(arena.free.at(at));
-    arena.free.erase(at);
-    return handle;
+    const FreeBlocks::Key found = find_free(arena, size, false);
+    if (found == FreeBlocks::none) continue;
+    arena.free.erase(found, blocks_);
+    return FreeBlocks::handle_of(found);
   }
   return no_block;
 }
@@ -119,8 +118,8 @@ BlockHandle CachingAllocator::fail(std::int64_t segment, std::int64_t bytes) {
     for (const BlockPool* blocks : {&pool.small, &pool.large}) {
       for (const Arena* arena : blocks->arenas) {
         if (arena == nullptr) continue;
-        for (auto p = arena->free.first(); !arena->free.is_end(p); p = arena->free.next(p)) {
-          failure_.private_pools += FreeBlocks::size_of(arena->free.at(p));
+        for (const FreeBlocks::Key key : arena->free.keys()) {
+          failure_.private_pools += FreeBlocks::size_of(key);
         }
       }
     }
@@ -153,8 +152,8 @@ void CachingAllocator::release_pool(BlockPool& pool) {
   for (Arena* arena : pool.arenas) {
     if (arena == nullptr) continue;
     std::vector<BlockHandle> whole, expandable;
-    for (auto p = arena->free.first(); !arena->free.is_end(p); p = arena->free.next(p)) {
-      const BlockHandle handle = FreeBlocks::handle_of(arena->free.at(p));
+    for (const FreeBlocks::Key key : arena->free.keys()) {
+      const BlockHandle handle = FreeBlocks::handle_of(key);
       const Block& block = blocks_[handle];
       if (block.segment != none) {
         expandable.push_back(handle);
@@ -163,7 +162,7 @@ void CachingAllocator::release_pool(BlockPool& pool) {
       }
     }
     for (const BlockHandle handle : whole) {
-      arena->free.erase(key_of(handle));
+      arena->free.erase(key_of(handle), blocks_);
       release_segment(handle);
     }
     for (const BlockHandle handle : expandable) {
@@ -197,7 +196,6 @@ void CachingAllocator::empty_cache() { release_cached(); }
 bool CachingAllocator::release_oversize(Arena& arena, std::int64_t size) {
   if (settings_.max_split_size == AllocatorSettings::unlimited) return false;
   const std::int64_t needed = std::max(size, settings_.max_split_size);
-  FreeBlocks::Position at = arena.free.lower_bound(needed);
   std::vector<BlockHandle> chosen;
   std::int64_t sum = 0;
   const auto take = [&](BlockHandle handle) {
@@ -208,19 +206,20 @@ bool CachingAllocator::release_oversize(Arena& arena, std::int64_t size) {
     sum += blocks_[handle].size;
     chosen.push_back(handle);
   };
-  if (!arena.free.is_end(at)) {
-    const BlockHandle handle = FreeBlocks::handle_of(arena.free.at(at));
+  if (const FreeBlocks::Key enough = arena.free.best_fit(needed); enough != FreeBlocks::none) {
+    const BlockHandle handle = FreeBlocks::handle_of(enough);
     if (blocks_[handle].segment != none) return false;
     take(handle);
   } else {
-    while (sum < needed && arena.free.previous(at)) {
-      const BlockHandle handle = FreeBlocks::handle_of(arena.free.at(at));
+    FreeBlocks::Key key = arena.free.before(FreeBlocks::bound(needed));
+    for (; sum < needed && key != FreeBlocks::none; key = arena.free.before(key)) {
+      const BlockHandle handle = FreeBlocks::handle_of(key);
       if (blocks_[handle].size < settings_.max_split_size) break;
       if (blocks_[handle].segment == none) take(handle);
     }
   }
   for (const BlockHandle handle : chosen) {
-    arena.free.erase(key_of(handle));
+    arena.free.erase(key_of(handle), blocks_);
     release_segment(handle);
   }
   return sum >= needed;
@@ -242,8 +241,8 @@ void CachingAllocator::collect_garbage() {
   double ages = 0;
   for (const Arena* arena : pool.arenas) {
     if (arena == nullptr) continue;
-    for (auto p = arena->free.first(); !arena->free.is_end(p); p = arena->free.next(p)) {
-      const BlockHandle handle = FreeBlocks::handle_of(arena->free.at(p));
+    for (const FreeBlocks::Key key : arena->free.keys()) {
+      const BlockHandle handle = FreeBlocks::handle_of(key);
       if (blocks_[handle].split()) continue;
       whole.push_back(handle);
       ages += age(handle);
@@ -262,7 +261,7 @@ void CachingAllocator::collect_garbage() {
       again = true;
       freed += blocks_[handle].size;
       ages -= age(handle);
-      blocks_[handle].arena->free.erase(key_of(handle));
+      blocks_[handle].arena->free.erase(key_of(handle), blocks_);
       release_segment(handle);
     }
     whole.swap(kept);

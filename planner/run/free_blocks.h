@@ -1,8 +1,12 @@
 #pragma once
 // The free blocks of one pool and stream, in the allocator's order: (size, address).
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
-#include <cstring>
+#include <memory>
+#include <set>
 #include <vector>
 
 namespace shardfit::run {
@@ -10,19 +14,22 @@ namespace shardfit::run {
 /// Index of a block in the allocator's table; stable while the block is allocated.
 using BlockHandle = std::uint32_t;
 
-/// A sorted array cut into chunks of at most 64 keys, so that a lookup is one or two short binary
-/// searches without branches and an update moves at most one chunk. Training programs keep some
-/// 5 to 300 free blocks a pool; a hundred thousand stay workable.
+/// Bins of neighbouring sizes (16 a power of two) with a bitmap of those in use. A bin is a short
+/// array without order: putting in and taking out touch its end only, the search for the best fit
+/// is a minimum over one or two bins, without branches. Training programs keep some 5 to 300 free
+/// blocks a pool, a handful in a bin. A bin with more than 128 goes over to an ordered set, so that
+/// a hundred thousand blocks of one size stay workable.
+///
+/// `blocks` in the calls is the allocator's table: blocks[handle].slot belongs to this class.
 class FreeBlocks {
  public:
-  /// size / 512 (41 bits), address / 512 (55 bits), handle (32 bits): ordered as a number.
+  /// size / 512 (41 bits; below above_sizes), address / 512 (55 bits), handle (32 bits): ordered as
+  /// a number. Never 0.
   __extension__ using Key = unsigned __int128;
 
-  struct Position {
-    std::uint32_t chunk, index;
-  };
-
   static constexpr std::int64_t unit = 512;  // every block size and address is a multiple of it
+  static constexpr std::int64_t above_sizes = std::int64_t{1} << 49;  // all blocks are smaller
+  static constexpr Key none = 0;
 
   static Key key(std::int64_t size, std::int64_t address, BlockHandle handle) {
     return (static_cast<Key>(static_cast<std::uint64_t>(size) / unit) << 87) |
@@ -31,147 +38,123 @@ class FreeBlocks {
   static BlockHandle handle_of(Key key) { return static_cast<BlockHandle>(key); }
   static std::int64_t size_of(Key key) { return static_cast<std::int64_t>(key >> 87) * unit; }
 
-  FreeBlocks() {
-    chunks_.emplace_back();
-    order_.push_back({0, 0, 0});
+  /// The smallest block of at least `size` bytes, the lowest address among equals; or none.
+  Key best_fit(std::int64_t size) const { return at_least(bound(size)); }
+  /// The key that follows one that is inside; or none.
+  Key after(Key key) const { return at_least(key + 1); }
+  /// The largest key below another; or none.
+  Key before(Key key) const;
+  /// Below every block of at least `size` bytes, above all others.
+  static Key bound(std::int64_t size) { return key(std::min(size, above_sizes), 0, 0); }
+  /// Every key in order.
+  std::vector<Key> keys() const;
+
+  template <class Blocks>
+  void insert(Key key, Blocks& blocks) {
+    const std::uint32_t index = bin_of(key);
+    Bin& bin = bins_[index];
+    if (bin.count == bin.capacity && !make_room(bin, key)) return;
+    blocks[handle_of(key)].slot = bin.count;
+    bin.keys[bin.count++] = key;
+    used_[index / 64] |= std::uint64_t{1} << (index % 64);
   }
 
-  bool empty() const { return order_.size() == 1 && order_[0].count == 0; }
-
-  /// The smallest block of at least `size` bytes, the lowest address among equals; or end.
-  Position lower_bound(std::int64_t size) const {
-    const Key wanted = static_cast<Key>(static_cast<std::uint64_t>(size) / unit) << 87;
-    Position p = search(wanted);
-    if (p.index == order_[p.chunk].count) p = {p.chunk + 1, 0};
-    return p;
-  }
-  /// The place of a key that is inside.
-  Position find(Key key) const { return search(key); }
-
-  Position first() const { return empty() ? Position{1, 0} : Position{0, 0}; }
-  bool is_end(Position p) const {
-    return p.chunk == order_.size() || p.index == order_[p.chunk].count;
-  }
-  Key at(Position p) const { return chunks_[order_[p.chunk].chunk].keys[p.index]; }
-
-  Position next(Position p) const {
-    return p.index + 1 < order_[p.chunk].count ? Position{p.chunk, p.index + 1}
-                                               : Position{p.chunk + 1, 0};
-  }
-  /// False at the first key.
-  bool previous(Position& p) const {
-    if (p.chunk < order_.size() && p.index > 0) {
-      --p.index;
-      return true;
+  template <class Blocks>
+  void erase(Key key, Blocks& blocks) {
+    const std::uint32_t index = bin_of(key);
+    Bin& bin = bins_[index];
+    if (bin.many) {
+      bin.many->erase(key);
+      if (!bin.many->empty()) return;
+      bin.many.reset();
+    } else {
+      const std::uint32_t slot = blocks[handle_of(key)].slot;
+      const Key last = bin.keys[--bin.count];
+      bin.keys[slot] = last;
+      blocks[handle_of(last)].slot = slot;
+      bin.keys[bin.count] = empty;
+      if (bin.count > 0) return;
     }
-    if (p.chunk == 0 || empty()) return false;
-    --p.chunk;
-    p.index = order_[p.chunk].count - 1;
-    return true;
+    used_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
   }
 
-  void insert(Key key) {
-    Position p = search(key);
-    if (order_[p.chunk].count == capacity) {
-      split(p.chunk);
-      p = search(key);
-    }
-    Entry& entry = order_[p.chunk];
-    Key* keys = chunks_[entry.chunk].keys;
-    std::memmove(keys + p.index + 1, keys + p.index, (entry.count - p.index) * sizeof(Key));
-    keys[p.index] = key;
-    ++entry.count;
-  }
-
-  void erase(Position p) {
-    Entry& entry = order_[p.chunk];
-    Key* keys = chunks_[entry.chunk].keys;
-    --entry.count;
-    std::memmove(keys + p.index, keys + p.index + 1, (entry.count - p.index) * sizeof(Key));
-    if (entry.count == 0 && order_.size() > 1) drop(p.chunk);
-  }
-  void erase(Key key) { erase(find(key)); }
-
-  /// erase(p) and insert(key) in one move where the key stays in its chunk.
-  void replace(Position p, Key key) {
-    Entry& entry = order_[p.chunk];
-    const bool below = key < entry.lowest;
-    const bool above = p.chunk + 1 < order_.size() && key >= order_[p.chunk + 1].lowest;
-    if (below || above) {
-      erase(p);
-      insert(key);
+  /// erase(from) and insert(to).
+  template <class Blocks>
+  void replace(Key from, Key to, Blocks& blocks) {
+    const std::uint32_t index = bin_of(from);
+    if (index != bin_of(to) || bins_[index].many) {
+      erase(from, blocks);
+      insert(to, blocks);
       return;
     }
-    Key* keys = chunks_[entry.chunk].keys;
-    const std::uint32_t i = search_chunk(keys, entry.count, key);
-    if (i <= p.index) {
-      std::memmove(keys + i + 1, keys + i, (p.index - i) * sizeof(Key));
-      keys[i] = key;
-    } else {
-      std::memmove(keys + p.index, keys + p.index + 1, (i - 1 - p.index) * sizeof(Key));
-      keys[i - 1] = key;
-    }
+    const std::uint32_t slot = blocks[handle_of(from)].slot;
+    bins_[index].keys[slot] = to;
+    blocks[handle_of(to)].slot = slot;
   }
 
  private:
-  static constexpr std::uint32_t capacity = 64;
-  struct Chunk {
-    Key keys[capacity];
+  static constexpr Key empty = ~Key{0};      // fills an array behind its keys
+  static constexpr std::uint32_t group = 4;  // keys looked at together
+  static constexpr std::uint32_t most_in_array = 128;
+  static constexpr std::uint32_t bin_count = 640;  // covers above_sizes
+  static constexpr std::uint32_t words = bin_count / 64;
+
+  struct Bin {
+    std::unique_ptr<Key[]> keys;
+    std::uint32_t count = 0, capacity = 0;  // of the array; 0 where there is a set
+    std::unique_ptr<std::set<Key>> many;
   };
-  /// Keys of chunk i lie in [order_[i].lowest, order_[i + 1].lowest); order_[0].lowest is 0.
-  struct Entry {
-    Key lowest;
-    std::uint32_t chunk, count;
-  };
 
-  static std::uint32_t search_chunk(const Key* keys, std::uint32_t count, Key wanted) {
-    const Key* base = keys;
-    std::uint32_t n = count;
-    while (n > 1) {
-      const std::uint32_t half = n / 2;
-      base += base[half - 1] < wanted ? half : 0;
-      n -= half;
+  /// Sizes below 32 units have a bin each, larger ones 16 bins a power of two; a larger key never
+  /// lies in a lower bin.
+  static std::uint32_t bin_of(Key key) {
+    const auto units = static_cast<std::uint64_t>(key >> 87);
+    const auto shift = static_cast<std::uint32_t>(std::bit_width(units | 16)) - 5;
+    return (shift << 4) + static_cast<std::uint32_t>(units >> shift);
+  }
+
+  Key at_least(Key bound) const {
+    const std::uint32_t index = bin_of(bound);
+    if (Key found = least(bins_[index], bound); found != none) return found;
+    const std::uint32_t next = next_used(index + 1);
+    return next == bin_count ? none : least(bins_[next], bound);
+  }
+
+  /// The least key of a bin that is not below the bound; or none.
+  static Key least(const Bin& bin, Key bound) {
+    if (bin.many) {
+      const auto found = bin.many->lower_bound(bound);
+      return found == bin.many->end() ? none : *found;
     }
-    return static_cast<std::uint32_t>(base - keys) + (n == 1 && *base < wanted ? 1 : 0);
-  }
-
-  /// Chunk whose range holds the key, and the first index there that is not below it.
-  Position search(Key wanted) const {
-    std::uint32_t chunk = 0;
-    for (std::uint32_t n = static_cast<std::uint32_t>(order_.size()); n > 1;) {
-      const std::uint32_t half = n / 2;
-      chunk += order_[chunk + half].lowest <= wanted ? half : 0;
-      n -= half;
+    // Distances above the bound; keys below it wrap round to more than any of these.
+    Key a = empty, b = empty;
+    for (std::uint32_t i = 0; i < bin.count; i += group) {
+      const Key* keys = bin.keys.get() + i;
+      a = smaller(smaller(a, keys[0] - bound), keys[2] - bound);
+      b = smaller(smaller(b, keys[1] - bound), keys[3] - bound);
     }
-    const Entry& entry = order_[chunk];
-    return {chunk, search_chunk(chunks_[entry.chunk].keys, entry.count, wanted)};
+    const Key distance = smaller(a, b);
+    return distance >= empty - bound ? none : bound + distance;
   }
+  static Key smaller(Key a, Key b) { return b < a ? b : a; }
 
-  void split(std::uint32_t at) {
-    std::uint32_t fresh;
-    if (spare_.empty()) {
-      fresh = static_cast<std::uint32_t>(chunks_.size());
-      chunks_.emplace_back();
-    } else {
-      fresh = spare_.back();
-      spare_.pop_back();
+  /// First bin in use from `index` on, bin_count if there is none.
+  std::uint32_t next_used(std::uint32_t index) const {
+    std::uint32_t word = index / 64;
+    if (word == words) return bin_count;
+    std::uint64_t bits = used_[word] & (~std::uint64_t{0} << (index % 64));
+    while (bits == 0) {
+      if (++word == words) return bin_count;
+      bits = used_[word];
     }
-    constexpr std::uint32_t half = capacity / 2;
-    const Key* from = chunks_[order_[at].chunk].keys + half;
-    std::memcpy(chunks_[fresh].keys, from, (capacity - half) * sizeof(Key));
-    order_[at].count = half;
-    order_.insert(order_.begin() + at + 1, {chunks_[fresh].keys[0], fresh, capacity - half});
+    return word * 64 + static_cast<std::uint32_t>(std::countr_zero(bits));
   }
 
-  void drop(std::uint32_t at) {
-    spare_.push_back(order_[at].chunk);
-    order_.erase(order_.begin() + at);
-    order_[0].lowest = 0;
-  }
+  /// Doubles the array; false where the bin is a set, which has taken the key then.
+  bool make_room(Bin& bin, Key key);
 
-  std::vector<Chunk> chunks_;
-  std::vector<Entry> order_;
-  std::vector<std::uint32_t> spare_;
+  std::array<Bin, bin_count> bins_;
+  std::array<std::uint64_t, words> used_{};
 };
 
 }  // namespace shardfit::run

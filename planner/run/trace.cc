@@ -115,9 +115,9 @@ class Reader {
     if (key == "about") header.about = rest();
     if (key == "torch") header.torch = rest();
     if (key == "source") header.source = rest();
-    if (key == "total") header.total = number("bytes of the card, up to 1 PiB", 0, most);
+    if (key == "total") header.total = number("bytes of the card, up to 256 TiB", 0, most);
     if (key == "context") {
-      header.context = number("bytes in use outside PyTorch, up to 1 PiB", 0, most);
+      header.context = number("bytes in use outside PyTorch, up to 256 TiB", 0, most);
       header.has_context = true;
     }
     if (key == "conf") {

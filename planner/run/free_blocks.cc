@@ -1,0 +1,50 @@
+#include "run/free_blocks.h"
+
+namespace shardfit::run {
+
+bool FreeBlocks::make_room(Bin& bin, Key key) {
+  if (!bin.many && bin.capacity == most_in_array) {
+    bin.many = std::make_unique<std::set<Key>>(bin.keys.get(), bin.keys.get() + bin.count);
+    bin.keys.reset();
+    bin.count = bin.capacity = 0;
+  }
+  if (bin.many) {
+    bin.many->insert(key);
+    return false;
+  }
+  const std::uint32_t capacity = std::max(bin.capacity * 2, group);
+  auto keys = std::make_unique<Key[]>(capacity);
+  std::copy_n(bin.keys.get(), bin.count, keys.get());
+  std::fill(keys.get() + bin.count, keys.get() + capacity, empty);
+  bin.keys = std::move(keys);
+  bin.capacity = capacity;
+  return true;
+}
+
+FreeBlocks::Key FreeBlocks::before(Key key) const {
+  for (std::uint32_t index = bin_of(key) + 1; index-- > 0;) {
+    const Bin& bin = bins_[index];
+    Key best = none;
+    if (bin.many) {
+      const auto at = bin.many->lower_bound(key);
+      if (at != bin.many->begin()) best = *std::prev(at);
+    }
+    for (std::uint32_t i = 0; i < bin.count; ++i) {
+      if (bin.keys[i] < key) best = std::max(best, bin.keys[i]);
+    }
+    if (best != none) return best;
+  }
+  return none;
+}
+
+std::vector<FreeBlocks::Key> FreeBlocks::keys() const {
+  std::vector<Key> all;
+  for (const Bin& bin : bins_) {
+    all.insert(all.end(), bin.keys.get(), bin.keys.get() + bin.count);
+    if (bin.many) all.insert(all.end(), bin.many->begin(), bin.many->end());
+  }
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+}  // namespace shardfit::run
