@@ -1,6 +1,7 @@
 #include "run/allocator.h"
 
 #include <algorithm>
+#include <cmath>
 #include <stdexcept>
 
 namespace shardfit::run {
@@ -28,7 +29,7 @@ void CachingAllocator::set_settings(const AllocatorSettings& settings) {
 void CachingAllocator::set_fraction(double fraction) {
   if (!(fraction >= 0 && fraction <= 1)) throw std::invalid_argument("memory fraction");
   limit_.reset();
-  if (fraction < 1) limit_ = static_cast<std::int64_t>(fraction * static_cast<double>(total_));
+  if (fraction < 1) limit_ = std::llround(fraction * static_cast<double>(total_));
   derive_settings();
 }
 

@@ -17,18 +17,18 @@ std::int64_t CachingAllocator::segment_bytes(std::int64_t size) const {
   return round_up(size, driver_page);
 }
 
-/// Garbage collection, driver, oversize blocks, MemPools, everything cached: in that order.
+/// Garbage collection, driver, MemPools, oversize blocks, everything cached: in that order.
 BlockHandle CachingAllocator::allocate_new(Arena& arena, std::int64_t size, std::int64_t bytes) {
   if (collects_) collect_garbage();
   const std::int64_t segment = segment_bytes(size);
   rejected_ = false;
   BlockHandle block = new_segment(arena, size, segment);
-  if (block == no_block && !rejected_ && release_oversize(arena, size)) {
-    block = new_segment(arena, size, segment);
-  }
   if (block == no_block && !rejected_ && current_ == &pools_.front()) {
     block = take_from_pools(size, arena.stream);
     if (block != no_block) return hand_out_taken(block, size, bytes, false);
+  }
+  if (block == no_block && !rejected_ && release_oversize(arena, size)) {
+    block = new_segment(arena, size, segment);
   }
   if (block == no_block && !rejected_) {
     release_cached();
