@@ -117,12 +117,20 @@ struct NetPins {
   }
 };
 
-/// One net a source with a paid edge to another unit.
+/// One net an edge where edges are priced, else one a source with a paid edge to another unit.
 NetPins nets_of(const RawGraph& raw, const std::vector<int>& of) {
   const int nodes = static_cast<int>(raw.nodes.size());
-  Lists out = make_lists(nodes, raw.edges);
   NetPins result;
-  result.pins.reserve(raw.edges.size() + raw.nodes.size());
+  result.pins.reserve(2 * raw.edges.size() + raw.nodes.size());
+  for (std::size_t e = 0; e < raw.edge_cost.size(); ++e) {
+    if (raw.edge_cost[e] == 0) continue;
+    const int begin = static_cast<int>(result.pins.size());
+    result.pins.push_back(of[raw.edges[e].first]);
+    result.pins.push_back(of[raw.edges[e].second]);
+    result.close(begin, raw.edge_cost[e]);
+  }
+  if (raw.send_cost.empty()) return result;
+  Lists out = make_lists(nodes, raw.edges);
   for (int s = 0; s < nodes; ++s) {
     if (out.count(s) == 0 || raw.send_cost[s] == 0) continue;
     int begin = static_cast<int>(result.pins.size());

@@ -54,6 +54,7 @@ struct RawGraph {
   std::vector<std::pair<int, int>> precedence;  // source part <= destination part
   std::vector<std::pair<int, int>> edges;       // all dataflow edges: a net a source
   std::vector<double> send_cost;                // by node
+  std::vector<double> edge_cost;  // by edge, where every edge is a net of its own instead
 };
 
 /// Contracts colours and precedence cycles; merges units without latency into their only neighbour

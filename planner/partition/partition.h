@@ -51,9 +51,9 @@ struct Certificate {
 
 struct PartitionResult {
   bool feasible = false;
-  double objective_ms = 0;  // infinite where nothing fits or nothing was found
+  double objective_ms = 0;    // infinite where nothing fits or nothing was found
   double lower_bound_ms = 0;  // infinite where it is proven that nothing fits
-  double gap = 0;  // (objective - lower bound) / objective; 0: proven
+  double gap = 0;             // (objective - lower bound) / objective; 0: proven
   bool proven = false;
   std::vector<Part> parts;  // in pipeline order where contiguous; devices left empty are left out
   Certificate certificate;

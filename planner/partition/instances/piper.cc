@@ -62,8 +62,9 @@ void read_variants(const std::vector<const spec::Node*>& offers, Diagnostics& fa
   std::map<int, std::map<int, const spec::Node*>> by_degree;  // degree -> node -> its variants
   for (int v = 0; v < static_cast<int>(offers.size()); ++v) {
     if (!offers[v]) continue;
-    if (offers[v]->children.empty())
-      faults.error(offers[v]->where, "node " + std::to_string(v) + " offers no variant");
+    bool any = false;
+    for (const spec::Node& list : offers[v]->children) any = any || !list.children.empty();
+    if (!any) faults.error(offers[v]->where, "node " + std::to_string(v) + " offers no variant");
     for (const spec::Node& list : offers[v]->children) {
       int degree = 0;
       const char* end = list.key.data() + list.key.size();
