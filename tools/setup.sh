@@ -10,7 +10,6 @@ packages=(
   "libcli11-dev:reads the command line"
   "libboost-graph-dev:holds the operator graph"
   "libeigen3-dev:solves least squares"
-  "libmuparser-dev:evaluates the expressions of model families"
   "doctest-dev:runs the tests"
 )
 slow_packages=(
