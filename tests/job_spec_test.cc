@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <random>
+
 #include "support.h"
 
 using namespace shardfit;
@@ -239,6 +241,39 @@ TEST_CASE("what a plan lacks is said") {
   CHECK(plan_faults({}, "- 1\n").find("expected a map, found a list") != std::string::npos);
   CHECK(plan_faults({}, "model: m\noptions: [{on: h200}]\njob: {micro-batch: 1, micro_batch: 2}\n")
             .find("duplicate key 'micro_batch'") != std::string::npos);
+}
+
+TEST_CASE("every key of the table is read, on the command line and in a file") {
+  for (const JobKey& key : job_keys()) {
+    CAPTURE(key.name);
+    const std::string shown = plan_faults({{key.name, "?"}});
+    CHECK(shown.find("unknown key") == std::string::npos);
+    const bool beside_job = key.name == "model" || key.group == "Decision" || key.repeatable;
+    if (key.name == "on") continue;  // stands in an option
+    const std::string in_file =
+        beside_job ? key.name + ": '?'\n" : "job: {" + key.name + ": '?'}\n";
+    CHECK(plan_faults({}, in_file).find("unknown key") == std::string::npos);
+  }
+}
+
+TEST_CASE("random words for random keys give a plan or located faults, never a crash") {
+  const std::vector<std::string> words{
+      "h200", "2xb200", "0",          "-1",          "1e18", "99999999999999999999",
+      "full", "lora",   "selective:", "selective:x", ",",    "a,,b",
+      "nan",  "true",   "null",       "~",           "1",    "4",
+      "x",    "2x",     "fp32",       "auto",        "",     "{}",
+      "[",    "&a"};
+  for (unsigned seed = 0; seed < test::fuzz_rounds(300); ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    std::vector<std::pair<std::string, std::string>> given;
+    for (const JobKey& key : job_keys()) {
+      if (key.name == "device-profile" || random() % 3 != 0) continue;
+      given.emplace_back(key.name, words[random() % words.size()]);
+    }
+    const std::string shown = plan_faults(given);
+    CHECK((shown.empty() || shown.find("error: ") != std::string::npos));
+  }
 }
 
 TEST_CASE("a path is meant relative to the file that names it") {
