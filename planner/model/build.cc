@@ -26,6 +26,7 @@ Value Machine::make_of(const Code& code, const Module& parent, const std::string
                    parent, path);
   }
   if (code.op == Op::constant && code.value.is_none()) return {};
+  if (code.op == Op::own_constant) return evaluate(code, &parent, nullptr);  // a module it was given
   if (code.op == Op::call_class) {
     ValueList takes = arguments_of(code, 0, code.callee->spec->takes.size(), &parent, nullptr);
     return Value::of_module(build(*code.callee, std::move(takes), path));
@@ -67,33 +68,57 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
   for (const Code& constant : type.constants) {
     module.constants.push_back(evaluate(constant, &module, nullptr));
   }
-  for (std::size_t i = 0; i < s.parameters.size(); ++i) {
-    const Value shape = evaluate(type.parameter_shapes[i], &module, nullptr);
-    Tensor t;
-    if (!shape.is_none()) {
-      t = runtime.empty(shape_of(shape, "a parameter's shape"),
-                        dtype_named(s.parameters[i].dtype, parameter_dtype));
-      t->leaf_requires_grad = is_floating(t.dtype());
-      runtime.set_category(t, Category::parameter);
-    }
-    module.tensors.push_back(t);
-  }
-  for (std::size_t i = 0; i < s.buffers.size(); ++i) {
-    const Value shape = evaluate(type.buffer_shapes[i], &module, nullptr);
-    Tensor t;
-    if (!shape.is_none()) {
-      t = runtime.empty(shape_of(shape, "a buffer's shape"),
-                        dtype_named(s.buffers[i].dtype, parameter_dtype));
-      runtime.set_category(t, Category::parameter);
-    }
-    module.tensors.push_back(t);
-  }
+  make_tensors(module);
   for (std::size_t i = 0; i < s.children.size(); ++i) {
     const std::string child = path.empty() ? s.children[i].name : path + "." + s.children[i].name;
     Value made = make_child(type.child_makers[i], module, child);
     module.children.push_back(std::move(made));
   }
+  if (!type.construct.empty()) run_construct(module);
   return &module;
+}
+
+void Machine::make_tensors(Module& module) {
+  const CompiledClass& type = *module.type;
+  const auto make = [&](const spec::TensorSpec& wanted, const Code& code, bool trainable) {
+    const Value shape = evaluate(code, &module, nullptr);
+    Tensor t;
+    if (!shape.is_none()) {
+      t = runtime.empty(shape_of(shape, "a tensor's shape"),
+                        dtype_named(wanted.dtype, parameter_dtype));
+      t->leaf_requires_grad = trainable && is_floating(t.dtype());
+      runtime.set_category(t, Category::parameter);
+    }
+    module.tensors.push_back(t);
+  };
+  for (std::size_t i = 0; i < type.spec->parameters.size(); ++i) {
+    make(type.spec->parameters[i], type.parameter_shapes[i], true);
+  }
+  for (std::size_t i = 0; i < type.spec->buffers.size(); ++i) {
+    make(type.spec->buffers[i], type.buffer_shapes[i], false);
+  }
+}
+
+/// Runs what a constructor does on the device; tensors bound to names of parameters or buffers become
+/// these, the rest goes.
+void Machine::run_construct(Module& module) {
+  const CompiledClass& type = *module.type;
+  const tensor::Scoped<bool> no_grad(runtime.grad_enabled, false);
+  ValueList locals(type.construct_locals.size());
+  Value result;
+  run(type.construct, &module, locals.data(), result);
+  const std::size_t parameters = type.spec->parameters.size();
+  for (std::size_t i = 0; i < module.tensors.size(); ++i) {
+    const bool parameter = i < parameters;
+    const std::string& name = parameter ? type.spec->parameters[i].name
+                                        : type.spec->buffers[i - parameters].name;
+    for (std::size_t slot = 0; slot < locals.size(); ++slot) {
+      if (type.construct_locals[slot] != name || locals[slot].kind != ValueKind::tensor) continue;
+      module.tensors[i] = locals[slot].tensor;
+      module.tensors[i]->leaf_requires_grad = parameter;
+      runtime.set_category(module.tensors[i], Category::parameter);
+    }
+  }
 }
 
 const Module* Machine::find(const Module& root, const std::string& path) const {
@@ -141,8 +166,8 @@ void list_parameters(const Module& module, std::set<const void*>& seen,
   }
   const auto visit = [&](const Value& child) {
     if (child.kind != ValueKind::module) return;
-    const Module* m = child.module->replaced_by ? child.module->replaced_by : child.module;
-    list_parameters(*m, seen, out);
+    const Module* adapter = child.module->replaced_by;
+    list_parameters(adapter && adapter != &module ? *adapter : *child.module, seen, out);
   };
   for (const Value& child : module.children) {
     visit(child);

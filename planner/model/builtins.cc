@@ -110,6 +110,9 @@ Value sum(Machine&, Value* a) {
   const int i = d < 0 ? d + first(a).rank() : d;
   return Value::of(t::sum_dims(first(a), 1U << i, !a[2].is_none() && a[2].truth()));
 }
+Value norm(Machine&, Value* a) {
+  return Value::of(t::norm(first(a), dim(a[1]), !a[2].is_none() && a[2].truth()));
+}
 Value softmax(Machine&, Value* a) {
   const DType result = a[2].is_none() ? first(a).dtype() : dtype_of(a[2]);
   return Value::of(t::softmax(first(a), dim(a[1]), result));
@@ -141,6 +144,7 @@ Value cross_entropy(Machine&, Value* a) {
 Value mse_loss(Machine&, Value* a) {
   return Value::of(t::mse_loss(first(a), tensor_of(a[1], "the target")));
 }
+Value invert(Machine&, Value* a) { return Value::of(t::compare_scalar("invert", first(a))); }
 Value where(Machine&, Value* a) { return Value::of(t::where(first(a), a[1].tensor, a[2].tensor)); }
 Value masked_fill(Machine&, Value* a) {
   return Value::of(t::masked_fill(first(a), tensor_of(a[1], "a mask")));
@@ -243,6 +247,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"sin", {"x"}, 1, unary<t::sin>},
         {"mean", {"x", "dim", "keep"}, 1, mean},
         {"sum", {"x", "dim", "keep"}, 1, sum},
+        {"norm", {"x", "dim", "keep"}, 2, norm},
         {"softmax", {"x", "dim", "dtype"}, 2, softmax},
         {"dropout", {"x", "p"}, 2, dropout},
         {"normalize", {"x", "weight", "bias"}, 1, layer_norm},
@@ -253,6 +258,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"lookup", {"weight", "indices"}, 2, embedding},
         {"cross_entropy", {"logits", "target"}, 2, cross_entropy},
         {"mse_loss", {"x", "target"}, 2, mse_loss},
+        {"invert", {"x"}, 1, invert},
         {"where", {"condition", "a", "b"}, 2, where},
         {"masked_fill", {"x", "mask"}, 2, masked_fill},
         {"attention",

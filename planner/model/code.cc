@@ -297,10 +297,11 @@ void compile(CompiledClass& type, Binder& binder) {
     type.input_defaults.push_back(input.fallback ? binder.bind(*input.fallback) : Code{});
   }
   collect_targets(s.forward, type.locals);
-  collect_targets(s.construct, type.locals);
   type.slots = static_cast<int>(type.locals.size());
   binder.use_locals(&type.locals);
   type.forward = binder.bind_all(s.forward);
+  collect_targets(s.construct, type.construct_locals);
+  binder.use_locals(&type.construct_locals);
   type.construct = binder.bind_all(s.construct);
   binder.use_locals(nullptr);
 }

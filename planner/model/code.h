@@ -97,6 +97,7 @@ struct CompiledClass {
   std::vector<Code> child_makers;
   std::vector<Code> ties;
   int slots = 0;
+  std::vector<std::string> construct_locals;  // names that are parameters or buffers become these
 };
 
 /// A module of a built model.
@@ -108,6 +109,7 @@ struct Module {
   std::vector<tensor::Tensor> tensors;     // parameters, then buffers; empty where absent
   std::vector<Value> children;
   const Module* replaced_by = nullptr;     // an adapter that wraps it
+  bool output_wants_gradient = false;      // a forward hook sets requires_grad on its output
 };
 
 /// Named numbers of a model and words of the job, in a fixed order.

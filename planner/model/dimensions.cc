@@ -33,6 +33,22 @@ Value value_of(const Node& node, const std::string& name, Globals& globals, Diag
   }
 }
 
+/// The value under one of the keys a dimension may stand under; keys with dots go into maps.
+const Node* find_number(const Node& numbers, const spec::DimensionSpec& d) {
+  if (d.from.empty()) return numbers.child(d.name);
+  for (const std::string& path : d.from) {
+    const Node* at = &numbers;
+    std::size_t start = 0;
+    while (at && start <= path.size()) {
+      const std::size_t dot = std::min(path.find('.', start), path.size());
+      at = at->kind == Kind::map ? at->child(path.substr(start, dot - start)) : nullptr;
+      start = dot + 1;
+    }
+    if (at && at->kind != Kind::null) return at;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model,
@@ -46,7 +62,7 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
   globals.set_text("model_type", model.model_type);
   globals.set_text("family", family.name);
   for (const spec::DimensionSpec& d : family.dimensions) {
-    const Node* given = model.numbers.child(d.name);
+    const Node* given = find_number(model.numbers, d);
     if (given && given->kind != Kind::null) {
       if (given->kind == Kind::map) continue;
       globals.set(d.name, value_of(*given, d.name, globals, faults));

@@ -81,8 +81,14 @@ Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
       if (both) return Value::of(sub(a.tensor, b.tensor));
       return Value::of(a.kind == ValueKind::tensor ? add_scalar(t) : tensor::neg(t));
     case BinaryOp::mul: return Value::of(both ? mul(a.tensor, b.tensor) : mul_scalar(t));
-    case BinaryOp::div: return Value::of(both ? div(a.tensor, b.tensor) : div_scalar(t));
-    case BinaryOp::pow: return Value::of(tensor::pow_scalar(t, b.as_real()));
+    case BinaryOp::div:
+      if (both) return Value::of(div(a.tensor, b.tensor));
+      // A number by a tensor: its reciprocal times the number (torch/_tensor.py, __rdiv__).
+      if (a.kind != ValueKind::tensor) return Value::of(mul_scalar(tensor::reciprocal(t)));
+      return Value::of(div_scalar(t));
+    case BinaryOp::pow:
+      if (a.kind == ValueKind::tensor) return Value::of(tensor::pow_scalar(t, b.as_real()));
+      return Value::of(tensor::exponential(t));
     case BinaryOp::eq:
     case BinaryOp::ne:
     case BinaryOp::lt:
@@ -201,6 +207,8 @@ Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
     }
     arguments[place] = evaluate(code.children[i], self, locals);
   }
+  // An adapter calls the module it wraps.
+  if (self && callee.module->replaced_by == self) return forward(*callee.module, std::move(arguments));
   return call(*callee.module, std::move(arguments));
 }
 
@@ -361,7 +369,12 @@ Value Machine::call(const Module& module, ValueList arguments) {
   if (target.type->spec->recompute_unit && recompute && runtime.grad_enabled) {
     return recompute(target, std::move(arguments));
   }
-  return forward(target, std::move(arguments));
+  Value result = forward(target, std::move(arguments));
+  if (module.output_wants_gradient && result.kind == ValueKind::tensor &&
+      !result.tensor.requires_grad()) {
+    result.tensor->leaf_requires_grad = true;
+  }
+  return result;
 }
 
 }  // namespace shardfit::model

@@ -74,6 +74,8 @@ class Machine {
 
  private:
   Value call_value(const Code& code, const Module* self, Value* locals);
+  void make_tensors(Module& module);
+  void run_construct(Module& module);
   Value make_child(const Code& maker, const Module& parent, const std::string& path);
   Value make_of(const Code& code, const Module& parent, const std::string& path);
   Value arithmetic(const Code& code, const Value& a, const Value& b, const Module* self);

@@ -34,6 +34,27 @@ const model::CompiledClass& adapter_class(Machine& machine, const std::string& n
   return *type;
 }
 
+/// modules_to_save: a trainable copy stands beside the frozen original (utils/other.py,
+/// ModulesToSaveWrapper).
+const Module& trainable_copy(Machine& machine, const Module& original) {
+  return *machine.build(*original.type, original.constants, original.path + ".modules_to_save");
+}
+
+/// autocast_adapter_dtype: adapters in 16 bit become fp32 (tuners_utils.py, cast_adapter_dtype).
+void cast_adapters(Machine& machine, std::size_t first, std::size_t end) {
+  for (std::size_t i = first; i < end; ++i) {
+    for (Tensor& t : machine.modules[i].tensors) {
+      if (!t || !t->leaf_requires_grad || !is_half(t.dtype())) continue;
+      const tensor::Scoped<tensor::Label> label(
+          machine.runtime.label, {"parameter", machine.modules[i].label, false});
+      const tensor::Scoped<bool> no_grad(machine.runtime.grad_enabled, false);
+      t = tensor::to(t, DType::f32);
+      t->leaf_requires_grad = true;
+      machine.runtime.set_category(t, Category::parameter);
+    }
+  }
+}
+
 }  // namespace
 
 void apply_lora(const LoraJob& job, Machine& machine, const Module& root) {
@@ -45,14 +66,27 @@ void apply_lora(const LoraJob& job, Machine& machine, const Module& root) {
     const std::string& type = module.type->spec->name;
     if (contains(job.targets, name) && module.type->spec->is_linear) {
       const std::string adapter = (job.dora ? "lora_dora_" : "lora_") + type;
-      const DType base = machine.parameter_dtype;
-      const tensor::Scoped<DType> dtype(machine.parameter_dtype,
-                                        job.fp32_adapters ? DType::f32 : base);
       model::ValueList takes = {Value::of_module(&module), Value::of(job.rank),
                                 Value::of_real(job.dropout)};
       module.replaced_by =
           machine.build(adapter_class(machine, adapter, module), std::move(takes), module.path);
     }
+  }
+  const std::size_t adapters_end = machine.modules.size();
+  for (std::size_t i = 0; i < before; ++i) {
+    Module& module = machine.modules[i];
+    if (contains(job.modules_to_save, last_name(module.path))) {
+      module.replaced_by = &trainable_copy(machine, module);
+    }
+  }
+  if (job.fp32_adapters) cast_adapters(machine, before, adapters_end);
+}
+
+void require_input_gradients(Machine& machine) {
+  for (Module& module : machine.modules) {
+    if (module.type->spec->name != "embedding") continue;
+    module.output_wants_gradient = true;
+    return;
   }
 }
 

@@ -11,4 +11,8 @@ struct LoraJob;
 /// lora_linear (or lora_linear_dora), those in `modules_to_save` get a trainable copy.
 void apply_lora(const LoraJob& job, model::Machine& machine, const model::Module& root);
 
+/// PreTrainedModel.enable_input_require_grads: the embeddings' output is made to want a gradient, so that
+/// recomputed blocks behind frozen embeddings have one to pass on.
+void require_input_gradients(model::Machine& machine);
+
 }  // namespace shardfit::program

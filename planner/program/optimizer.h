@@ -43,7 +43,7 @@ std::unique_ptr<Optimizer> make_adafactor(Implementation implementation);
 /// A state tensor: laid out as `like`, counted as optimizer state.
 tensor::Tensor state_like(const tensor::Tensor& like);
 tensor::Tensor state_of(tensor::Runtime& runtime, const tensor::Shape& shape, DType dtype);
-/// Parameters that have a gradient, in groups of one dtype, in order of first appearance.
+/// Parameters that have a gradient, in groups of one dtype, in torch's order.
 std::vector<std::vector<tensor::Tensor>> dtype_groups(const std::vector<tensor::Tensor>& parameters);
 /// One tensor like each of the list: a foreach operator's result.
 std::vector<tensor::Tensor> list_like(const std::vector<tensor::Tensor>& list, const char* kind);

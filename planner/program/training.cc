@@ -225,7 +225,10 @@ Program Lowering::lower(const TrainingJob& job) const {
     const Module* root =
         machine.build(class_of(library, head_class(family_, job.head)), {}, "");
     machine.tie();
-    if (job.lora) apply_lora(*job.lora, machine, *root);
+    if (job.lora) {
+      apply_lora(*job.lora, machine, *root);
+      if (job.recompute == Recompute::full) require_input_gradients(machine);
+    }
     for (const model::Parameter& p : machine.parameters(*root)) {
       runtime.program.parameters_total += p.tensor.count();
       if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();

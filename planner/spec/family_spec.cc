@@ -101,6 +101,9 @@ void read_dimensions(const Node* map, FamilySpec& family, Diagnostics& faults) {
       if (const Node* fallback = view.find("default")) {
         d.fallback = parse_expression(*fallback, faults);
       }
+      if (const Node* from = view.list("from")) {
+        for (const Node& key : from->children) d.from.push_back(key.text);
+      }
       if (const auto none = view.boolean("may_be_none")) d.may_be_none = none->value;
       view.finish();
     }

@@ -14,6 +14,7 @@ namespace shardfit::spec {
 struct DimensionSpec {
   std::string name;
   std::optional<Expr> fallback;  // without one the model must give it
+  std::vector<std::string> from;  // keys it may stand under, with dots; empty: its own name
   bool may_be_none = false;
   Location where;
 };

@@ -102,6 +102,14 @@ void sqrt_backward(Node& node, Gradients& in, Gradients& out) {  // grad / (2 * 
   out[0] = div(in[0], twice);
 }
 
+/// -grad * (result * result)
+void reciprocal_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor result = node.load(0);
+  const Tensor squared = mul(result, result);
+  const Tensor negative = neg(in[0]);
+  out[0] = mul(negative, squared);
+}
+
 void exp_backward(Node& node, Gradients& in, Gradients& out) { out[0] = mul(in[0], node.load(0)); }
 
 void cos_backward(Node& node, Gradients& in, Gradients& out) {  // grad * -self.sin()
@@ -202,6 +210,14 @@ Tensor pow_scalar(const Tensor& a, double exponent) {
   return out;
 }
 
+Tensor exponential(const Tensor& a) {
+  Tensor out = unary("pow", a, float_of(a), Saves::nothing, nullptr);
+  a.runtime().scratch(8);
+  return out;
+}
+Tensor reciprocal(const Tensor& a) {
+  return unary("reciprocal", a, float_of(a), Saves::result, reciprocal_backward);
+}
 Tensor neg(const Tensor& a) { return unary("neg", a, a.dtype(), Saves::nothing, neg_backward); }
 Tensor rsqrt(const Tensor& a) {
   const Tensor x = cast_full(a);
@@ -302,8 +318,8 @@ Tensor dropout(const Tensor& a, double p) {
     node = runtime.make_node("dropout", dropout_backward, 1);
     runtime.connect(*node.get(), 0, a);
   }
-  Tensor out = elementwise_output("dropout", {a}, a.dtype());
   const Tensor mask = elementwise_output("dropout", {a}, DType::boolean);
+  Tensor out = elementwise_output("dropout", {a}, a.dtype());
   if (node) {
     runtime.attach(node, out);
     node->save(mask);

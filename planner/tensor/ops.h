@@ -28,6 +28,9 @@ Tensor mul_scalar(const Tensor& a);
 Tensor div_scalar(const Tensor& a);
 /// a ** exponent.
 Tensor pow_scalar(const Tensor& a, double exponent);
+/// number ** a: the number becomes a tensor of eight bytes for a moment (Pow.cpp). No gradient.
+Tensor exponential(const Tensor& a);
+Tensor reciprocal(const Tensor& a);
 Tensor neg(const Tensor& a);
 Tensor rsqrt(const Tensor& a);
 Tensor sqrt(const Tensor& a);
@@ -76,6 +79,8 @@ Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep);
 Tensor mean(const Tensor& a, int dim, bool keep);
 Tensor mean_all(const Tensor& a);
 Tensor sum_all(const Tensor& a);
+/// The norm over one dimension (linalg_vector_norm). No gradient.
+Tensor norm(const Tensor& a, int dim, bool keep);
 /// Bytes of the buffer and of the semaphores that a reduction over `dims` takes when it is split
 /// across thread blocks; {0, 0} when it is not.
 std::pair<std::int64_t, std::int64_t> reduce_scratch(const Tensor& a, std::uint32_t dims,

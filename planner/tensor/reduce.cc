@@ -222,6 +222,11 @@ Tensor mean(const Tensor& a, int dim, bool keep) {
   return out;
 }
 
+Tensor norm(const Tensor& a, int dim, bool keep) {
+  const int i = dim < 0 ? dim + a.rank() : dim;
+  return reduce("norm", a, 1U << i, keep, a.dtype());
+}
+
 Tensor mean_all(const Tensor& a) {
   NodeRef node = reduction_node("mean", a, mean_all_backward, 0, 0);
   Tensor out = reduce("mean", a, all_dims(a), false, a.dtype());

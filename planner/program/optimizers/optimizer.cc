@@ -1,5 +1,7 @@
 #include "program/optimizer.h"
 
+#include <algorithm>
+
 #include "tensor/iterator.h"
 
 namespace shardfit::program {
@@ -57,6 +59,9 @@ std::vector<std::vector<Tensor>> dtype_groups(const std::vector<Tensor>& paramet
     if (i == groups.size()) groups.emplace_back();
     groups[i].push_back(p);
   }
+  // torch groups in a hash map, which hands out the key added last first
+  // (ForeachUtils.h, _group_tensors_by_first_tensors_device_and_dtype; libstdc++'s unordered_map).
+  std::reverse(groups.begin(), groups.end());
   return groups;
 }
 
