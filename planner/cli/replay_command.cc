@@ -212,9 +212,7 @@ class JsonWriter {
     number("split_blocks_kept", stats.split_blocks_kept);
     writer_.Key("errors");
     writer_.StartArray();
-    const std::size_t shown = std::min<std::size_t>(replay.failures.size(), validate::most_kept);
-    for (std::size_t i = 0; i < shown; ++i) {
-      const validate::TraceFailure& failure = replay.failures[i];
+    for (const validate::TraceFailure& failure : replay.failures) {
       writer_.StartObject();
       string("event", run::event_text(replayed.trace, failure.event));
       number("requested_bytes", failure.why.requested);

@@ -20,15 +20,16 @@ class Player {
         allocator_(trace.header.total, trace.header.context, settings, trace.header.fraction_value),
         handles_(trace.ids.size(), run::empty_block) {}
 
-  /// Plays the events before `stop`.
-  void play(std::size_t stop) {
-    for (; next_ < stop; ++next_) {
-      const TraceEvent& event = trace_.events[next_];
+  /// Plays the events before `stop`, or up to an allocation that fails; true where one did.
+  bool play(std::size_t stop) {
+    while (next_ < stop) {
+      const TraceEvent& event = trace_.events[next_++];
       switch (event.kind) {
         case EventKind::allocate:
           handles_[event.target] = allocator_.allocate(event.bytes, event.stream);
           if (handles_[event.target] == run::no_block) {
-            failures.push_back({next_, allocator_.out_of_memory()});
+            if (failures.size() < most_kept) failures.push_back({next_ - 1, failure()});
+            return true;
           }
           break;
         case EventKind::free:
@@ -41,6 +42,7 @@ class Player {
           play_rare(event);
       }
     }
+    return false;
   }
 
   /// Frees the block of the allocation just played; false where it failed.
@@ -54,7 +56,7 @@ class Player {
 
   const run::CachingAllocator& allocator() const { return allocator_; }
   std::size_t next() const { return next_; }
-  bool failed_last() const { return !failures.empty() && failures.back().event + 1 == next_; }
+  const run::OutOfMemory& failure() const { return allocator_.out_of_memory(); }
 
   std::vector<std::string> layout() const {
     std::vector<std::uint64_t> id_of;  // of the block that had the handle last
@@ -166,7 +168,7 @@ class Comparison {
       if (empty_layout_follows(expectation)) compare_layout(expectation);
     }
     advance(trace_.events.size());
-    unexpected_errors(player_.failures.size());
+    unexpected_error();
     result_.events = trace_.events.size();
     result_.stats = player_.allocator().stats();
     result_.failures = std::move(player_.failures);
@@ -177,23 +179,24 @@ class Comparison {
   /// Plays on; an error counts as expected only where the trace has its text. A trace without any
   /// expectation expects nothing.
   void advance(std::size_t stop) {
-    if (player_.next() == stop) return;
-    const std::size_t before = player_.failures.size();
-    unexpected_errors(before);
-    player_.play(stop);
+    while (player_.next() < stop) {
+      unexpected_error();
+      failed_ = player_.play(stop);
+    }
   }
 
-  void unexpected_errors(std::size_t stop) {
-    for (; checked_ < stop; ++checked_) {
-      if (trace_.expectations.empty()) continue;
-      const TraceFailure& failure = player_.failures[checked_];
-      TraceMismatch mismatch;
-      mismatch.where = {trace_.source, trace_.offsets[failure.event], 1};
-      mismatch.event = event_text(trace_, failure.event);
-      mismatch.expected = "no error";
-      mismatch.found = "! " + failure.why.text();
-      add(std::move(mismatch));
-    }
+  /// Reports an error of the event just played that no expectation has asked for.
+  void unexpected_error() {
+    if (!failed_) return;
+    failed_ = false;
+    if (trace_.expectations.empty()) return;
+    const std::size_t event = player_.next() - 1;
+    TraceMismatch mismatch;
+    mismatch.where = {trace_.source, trace_.offsets[event], 1};
+    mismatch.event = event_text(trace_, event);
+    mismatch.expected = "no error";
+    mismatch.found = "! " + player_.failure().text();
+    add(std::move(mismatch));
   }
 
   void compare(const Expectation& expectation) {
@@ -202,11 +205,8 @@ class Comparison {
       case Expectation::Kind::error:
         expected = "! " + expectation.texts.front();
         found = "no error";
-        if (player_.failed_last()) {
-          unexpected_errors(player_.failures.size() - 1);
-          checked_ = player_.failures.size();
-          found = "! " + player_.failures.back().why.text();
-        }
+        if (failed_) found = "! " + player_.failure().text();
+        failed_ = false;
         break;
       case Expectation::Kind::layout:
         return compare_layout(expectation);
@@ -262,7 +262,7 @@ class Comparison {
   Player player_;
   bool has_layouts_;
   TraceReplay result_;
-  std::size_t checked_ = 0;  // failures looked at
+  bool failed_ = false;  // the event just played, and no expectation has asked for it yet
 };
 
 }  // namespace
@@ -272,12 +272,15 @@ TraceReplay replay_trace(const Trace& trace) { return Comparison(trace).run(); }
 TraceReplay replay_trace(const Trace& trace, const run::AllocatorSettings& settings) {
   TraceReplay result;
   Player player(trace, settings, false);
+  const auto play = [&](std::size_t stop) {
+    while (player.next() < stop) player.play(stop);
+  };
   for (const Expectation& expectation : trace.expectations) {
     if (expectation.kind != Expectation::Kind::error) continue;
-    player.play(expectation.after);
+    play(expectation.after);
     if (player.undo_allocation()) ++result.succeeded_instead;
   }
-  player.play(trace.events.size());
+  play(trace.events.size());
   result.events = trace.events.size();
   result.stats = player.allocator().stats();
   result.failures = std::move(player.failures);
@@ -295,7 +298,7 @@ run::Trace record_expectations(const Trace& trace) {
     expectation.kind = kind;
     expectation.after = static_cast<std::uint32_t>(player.next());
     if (kind == Expectation::Kind::error) {
-      expectation.texts = {player.failures.back().why.text()};
+      expectation.texts = {player.failure().text()};
     } else if (kind == Expectation::Kind::layout) {
       expectation.texts = player.layout();
     } else {
@@ -304,8 +307,7 @@ run::Trace record_expectations(const Trace& trace) {
     recorded.expectations.push_back(std::move(expectation));
   };
   while (player.next() < trace.events.size()) {
-    player.play(player.next() + 1);
-    const bool failed = player.failed_last();
+    const bool failed = player.play(player.next() + 1);
     if (failed) expect(Expectation::Kind::error);
     const bool due = header.every > 0 && player.next() % header.every == 0;
     if (due || (failed && header.every > 0 && header.every < 50)) {

@@ -10,6 +10,9 @@
 
 namespace shardfit::validate {
 
+/// Mismatches and failures kept in detail; all are counted.
+inline constexpr std::size_t most_kept = 20;
+
 /// One expectation that does not hold.
 struct TraceMismatch {
   Location where;        // of the expectation, or of the event for an error nobody expected
@@ -30,8 +33,8 @@ struct TraceReplay {
   std::vector<TraceMismatch> mismatches;         // the first `most_kept`
   /// Expectations whose INACTIVE_SPLIT alone differs; they hold.
   std::size_t inactive_split_differences = 0;
-  run::AllocatorStats stats;  // at the end
-  std::vector<TraceFailure> failures;
+  run::AllocatorStats stats;           // at the end
+  std::vector<TraceFailure> failures;  // the first `most_kept`
   /// Allocations that failed when the trace was recorded and succeed here: freed at once, as the
   /// program did not go on with them. Only under other settings.
   std::size_t succeeded_instead = 0;
@@ -39,9 +42,6 @@ struct TraceReplay {
 
   bool holds() const { return mismatched == 0; }
 };
-
-/// Mismatches kept with their text.
-inline constexpr std::size_t most_kept = 20;
 
 /// Replays the events under the trace's own settings and compares every expectation (of
 /// INACTIVE_SPLIT the differences are only counted). Works on traces without expectations.
