@@ -8,6 +8,7 @@
 
 #include "base/diagnostic.h"
 #include "cli/command_line.h"
+#include "cli/partition_command.h"
 #include "cli/plan_command.h"
 #include "cli/replay_command.h"
 #include "spec/job_spec.h"
@@ -53,6 +54,7 @@ struct Request {
   std::vector<std::string> files;
   PlanOptions plan;
   ReplayOptions replay;
+  PartitionOptions partition;
   int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
 };
 
@@ -66,6 +68,11 @@ int run_plan(const Request& request, const CommandLine& line, std::ostream& out,
 
 int run_replay(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
   return replay_command(request.files, request.replay, out, err);
+}
+
+int run_partition(const Request& request, const CommandLine&, std::ostream& out,
+                  std::ostream& err) {
+  return partition_command(request.partition, out, err);
 }
 
 CLI::App* add_command(CLI::App& app, Request& request, const char* name, const char* summary,
@@ -118,9 +125,50 @@ void add_replay(CLI::App& app, Request& request) {
   replay->footer("Exit code: 0 all expectations hold, 1 not, 2 bad input, 3 a bug of ours.");
 }
 
+void add_partition(CLI::App& app, Request& request) {
+  CLI::App* added = add_command(app, request, "partition",
+                                "A graph of layers or operators cut over GPUs, exactly, with proof",
+                                run_partition);
+  PartitionOptions& o = request.partition;
+  added
+      ->add_option("FILE", o.file,
+                   "JSON of dnn-partitioning or Piper, PipeDream's graph.txt, a rotor chain, or "
+                   "minimalloc's CSV")
+      ->type_name("")
+      ->required();
+  added->add_option("--gpus", o.gpus, "number of GPUs; default the file's, else 2 (a chain: 1)")
+      ->type_name("K");
+  added->add_option("--cpus", o.cpus, "CPUs beside the GPUs; default the file's")->type_name("N");
+  added
+      ->add_option("--gpu-bytes", o.gpu_bytes,
+                   "memory of a GPU, or one a GPU: '80 GiB,40 GiB'; default the file's")
+      ->type_name("BYTES");
+  added->add_option("--gpu-speed", o.gpu_speed, "relative speed of each GPU: 1,0.5; default equal")
+      ->type_name("LIST");
+  added
+      ->add_option("--bandwidth", o.bandwidth,
+                   "of one GPU to the others, '25 GiB/s'; default the file's (Piper only)")
+      ->type_name("RATE");
+  added
+      ->add_option("--microbatches", o.microbatches,
+                   "in a batch (Piper: default the file's; a chain: one a GPU)")
+      ->type_name("N");
+  added->add_option("--slots", o.slots, "memory resolution of a chain; default 500")
+      ->type_name("N");
+  added
+      ->add_option("--budget", o.budget_seconds,
+                   "seconds of CPU time; then the best so far with its gap")
+      ->type_name("SECONDS");
+  added->add_flag("--non-contiguous", o.non_contiguous,
+                  "parts may be any sets of nodes, not only a pipeline's");
+  added->add_flag("--json", o.json, "JSON instead of the table");
+  added->footer("Exit code: 0 it fits, 1 it does not, 2 bad input, 3 a bug of ours.");
+}
+
 void add_commands(CLI::App& app, Request& request) {
   add_plan(app, request);
   add_replay(app, request);
+  add_partition(app, request);
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {
