@@ -135,6 +135,31 @@ TEST_CASE("a map of 100,000 equal keys is answered at once") {
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
 }
 
+TEST_CASE("a text of more than a million values is refused, one of a million read") {
+  CHECK(read_faults("[" + repeated("1,", 999'998) + "1]", "t.json") == "");
+  const std::string shown = read_faults("[" + repeated("1,", 999'999) + "1]", "t.json");
+  CHECK(shown.find("t.json:1:2000000: error: holds more than 1,000,000 values") == 0);
+  CHECK(read_faults(repeated("- 1\n", 1'000'001), "t.yaml").find("more than 1,000,000") !=
+        std::string::npos);
+}
+
+TEST_CASE("a map of 100,000 unknown keys is answered at once") {
+  const auto start = std::chrono::steady_clock::now();
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += "heads" + std::to_string(i) + ": 1\n";
+  const std::string shown = errors_of([&] {
+    Diagnostics faults;
+    const Node root = read_text(test::source(text), faults);
+    MapView map(root, "model", faults);
+    for (const char* key : {"hidden", "heads", "layers"}) map.integer(key);
+    map.finish();
+    faults.throw_if_any();
+  });
+  CHECK(shown.find("did you mean 'heads'?") != std::string::npos);
+  CHECK(shown.find("and 99980 more errors") != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(10));
+}
+
 TEST_CASE("random bytes and random edits of good texts never crash a reader") {
   const std::string good =
       "model: x\njob: {task: full, sequence: 4096, list: [1, 2.5, \"a\\n\", 'b']}\n"

@@ -276,6 +276,16 @@ TEST_CASE("random words for random keys give a plan or located faults, never a c
   }
 }
 
+TEST_CASE("plans too long to be meant are refused") {
+  std::string keys = "model: m\njob:\n";
+  for (int i = 0; i < 100'000; ++i) keys += "  k_" + std::to_string(i) + ": 1\n";
+  CHECK(plan_faults({}, keys).find("the job has 100000 entries, more than 200") !=
+        std::string::npos);
+  std::string options = "model: m\noptions:\n";
+  for (int i = 0; i < 1001; ++i) options += "  - {on: h200}\n";
+  CHECK(plan_faults({}, options).find("has 1001 entries, more than 1000") != std::string::npos);
+}
+
 TEST_CASE("a path is meant relative to the file that names it") {
   const test::TemporaryFile plan_file("model: m.json\n", "plan.yaml");
   const std::string folder = plan_file.path.substr(0, plan_file.path.rfind('/'));

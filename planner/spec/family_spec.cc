@@ -75,7 +75,8 @@ ClassSpec read_class(const Node& node, Diagnostics& faults) {
     }
   }
   c.inputs = read_arguments(map.find("inputs"), faults);
-  if (const Node* construct = map.find("construct")) c.construct = parse_statements(*construct, faults);
+  if (const Node* construct = map.find("construct"))
+    c.construct = parse_statements(*construct, faults);
   if (const Node* forward = map.find("forward")) c.forward = parse_statements(*forward, faults);
   if (const auto unit = map.boolean("recompute_unit")) c.recompute_unit = unit->value;
   if (const auto linear = map.boolean("is_linear")) c.is_linear = linear->value;

@@ -40,6 +40,9 @@ struct Node {
 /// Deepest nesting of lists and maps a reader accepts.
 inline constexpr std::size_t deepest_nesting = 100;
 
+/// Most values (scalars, lists and maps) of one text.
+inline constexpr std::size_t most_values = 1'000'000;
+
 /// What YAML 1.2's core schema (and JSON) makes of an unquoted word.
 Kind classify(std::string_view text);
 

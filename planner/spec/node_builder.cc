@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+
 namespace shardfit::spec {
 
 void NodeBuilder::scalar(Kind kind, std::string text, std::size_t offset, std::size_t length) {
@@ -34,6 +36,10 @@ void NodeBuilder::end() {
 }
 
 Node& NodeBuilder::place(Kind kind, Location where) {
+  if (++values_ > most_values) {
+    throw InputError(where, "holds more than " +
+                                format_count(static_cast<std::int64_t>(most_values)) + " values");
+  }
   Node node;
   node.kind = kind;
   node.where = std::move(where);

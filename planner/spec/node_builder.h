@@ -7,8 +7,8 @@
 
 namespace shardfit::spec {
 
-/// Fed in document order. Reports duplicate keys; throws InputError for nesting past the limit and
-/// for keys that are not plain words.
+/// Fed in document order. Reports duplicate keys; throws InputError for nesting or a number of values
+/// past the limits, and for keys that are not plain words.
 class NodeBuilder {
  public:
   NodeBuilder(SourcePtr source, Diagnostics& faults)
@@ -38,6 +38,7 @@ class NodeBuilder {
   std::vector<Node> root_;
   // Pointers stay valid: only the innermost open node gains children.
   std::vector<Open> open_;
+  std::size_t values_ = 0;
   std::string key_;
   Location key_where_;
 };

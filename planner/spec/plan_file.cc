@@ -19,6 +19,18 @@ std::string value_text(const Node& node) {
   return describe(node);
 }
 
+// Far more than any plan has; what follows compares every key with every other.
+constexpr std::size_t most_keys = 200;
+constexpr std::size_t most_options = 1000;
+
+/// Throws, with what was found until then, where a map or list is too long to be meant.
+void bound(const Node& node, std::string_view what, std::size_t most, Diagnostics& faults) {
+  if (node.children.size() <= most) return;
+  faults.error(node.where, std::string(what) + " has " + std::to_string(node.children.size()) +
+                               " entries, more than " + std::to_string(most));
+  faults.throw_if_any();
+}
+
 /// "micro_batch" is read as "micro-batch".
 Node with_dashes(Node map, Diagnostics& faults) {
   for (std::size_t i = 0; i < map.children.size(); ++i) {
@@ -78,7 +90,9 @@ struct Layer {
 };
 
 Layer read_layer(const std::string& path, Diagnostics& faults) {
-  const Node root = with_dashes(read_file(path, faults), faults);
+  const Node file = read_file(path, faults);
+  bound(file, "the plan", most_keys, faults);
+  const Node root = with_dashes(file, faults);
   if (!as_map(root, "the plan", faults)) faults.throw_if_any();  // nothing more can be found
   Layer layer{empty_map(root.where), empty_map(root.where), {}, false};
   if (root.child("model-type") || root.child("architectures")) {
@@ -90,6 +104,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   }
   MapView map(root, "the plan", faults);
   if (const Node* job = map.map("job")) {
+    bound(*job, "the job", most_keys, faults);
     layer.job = with_dashes(*job, faults);
     layer.job.where = root.where;
     for (const Node& child : layer.job.children) {
@@ -105,7 +120,9 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   }
   if (const Node* options = map.list("options")) {
     layer.has_options = true;
+    bound(*options, "'options' of the plan", most_options, faults);
     for (const Node& option : options->children) {
+      bound(option, "an option", most_keys, faults);
       if (as_map(option, "an option", faults)) {
         layer.options.push_back(with_dashes(option, faults));
       }

@@ -327,10 +327,13 @@ void MapView::finish() {
   if (node_->kind != Kind::map || unknown_ == UnknownKeys::kept) return;
   std::vector<std::string> sorted = known_;
   std::sort(sorted.begin(), sorted.end());
+  std::size_t unknown = 0;
   for (const Node& child : node_->children) {
     if (std::binary_search(sorted.begin(), sorted.end(), child.key)) continue;
+    // Faults past those shown are only counted; they need no search for a suggestion.
+    const bool shown = ++unknown <= Diagnostics::most_shown;
     faults_->error(child.key_where, "unknown key " + quoted(child.key) + " in " + what_,
-                   suggest(child.key, sorted));
+                   shown ? suggest(child.key, sorted) : std::vector<std::string>());
   }
 }
 
