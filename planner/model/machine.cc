@@ -18,9 +18,9 @@ namespace {
 }
 
 const char* kind_text(ValueKind kind) {
-  static const char* const names[] = {"none",   "true or false", "a whole number", "a number",
-                                      "a text", "a dtype",       "a tensor",       "a list",
-                                      "a module"};
+  static const char* const names[] = {"none",     "true or false", "a whole number",
+                                      "a number", "a text",        "a dtype",
+                                      "a tensor", "a list",        "a module"};
   return names[static_cast<int>(kind)];
 }
 
@@ -28,11 +28,16 @@ bool equal(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return a.as_real() == b.as_real();
   if (a.kind != b.kind) return false;
   switch (a.kind) {
-    case ValueKind::none: return true;
-    case ValueKind::text: return *a.text == *b.text;
-    case ValueKind::dtype: return a.dtype == b.dtype;
-    case ValueKind::tensor: return a.tensor == b.tensor;
-    default: return false;
+    case ValueKind::none:
+      return true;
+    case ValueKind::text:
+      return *a.text == *b.text;
+    case ValueKind::dtype:
+      return a.dtype == b.dtype;
+    case ValueKind::tensor:
+      return a.tensor == b.tensor;
+    default:
+      return false;
   }
 }
 
@@ -76,11 +81,13 @@ Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
   const bool both = a.kind == ValueKind::tensor && b.kind == ValueKind::tensor;
   const Tensor& t = a.kind == ValueKind::tensor ? a.tensor : b.tensor;
   switch (op) {
-    case BinaryOp::add: return Value::of(both ? add(a.tensor, b.tensor) : add_scalar(t));
+    case BinaryOp::add:
+      return Value::of(both ? add(a.tensor, b.tensor) : add_scalar(t));
     case BinaryOp::sub:
       if (both) return Value::of(sub(a.tensor, b.tensor));
       return Value::of(a.kind == ValueKind::tensor ? add_scalar(t) : tensor::neg(t));
-    case BinaryOp::mul: return Value::of(both ? mul(a.tensor, b.tensor) : mul_scalar(t));
+    case BinaryOp::mul:
+      return Value::of(both ? mul(a.tensor, b.tensor) : mul_scalar(t));
     case BinaryOp::div:
       if (both) return Value::of(div(a.tensor, b.tensor));
       // A number by a tensor: its reciprocal times the number (torch/_tensor.py, __rdiv__).
@@ -97,7 +104,8 @@ Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
     case BinaryOp::ge:
       return Value::of(both ? tensor::compare("compare", a.tensor, b.tensor)
                             : tensor::compare_scalar("compare", t));
-    default: throw std::runtime_error("this operator does not take tensors");
+    default:
+      throw std::runtime_error("this operator does not take tensors");
   }
 }
 
@@ -125,8 +133,8 @@ Value Machine::arithmetic(const Code& code, const Value& a, const Value& b, cons
     return Value::of_list(std::move(joined));
   }
   if (!a.is_number() || !b.is_number()) {
-    fail(code, self, std::string("cannot calculate with ") + kind_text(a.kind) + " and " +
-                         kind_text(b.kind));
+    fail(code, self,
+         std::string("cannot calculate with ") + kind_text(a.kind) + " and " + kind_text(b.kind));
   }
   const bool whole = a.kind != ValueKind::real && b.kind != ValueKind::real;
   if ((op == BinaryOp::div || op == BinaryOp::floor_div || op == BinaryOp::mod) &&
@@ -136,29 +144,46 @@ Value Machine::arithmetic(const Code& code, const Value& a, const Value& b, cons
   const double x = a.as_real();
   const double y = b.as_real();
   switch (op) {
-    case BinaryOp::lt: return Value::of_bool(x < y);
-    case BinaryOp::le: return Value::of_bool(x <= y);
-    case BinaryOp::gt: return Value::of_bool(x > y);
-    case BinaryOp::ge: return Value::of_bool(x >= y);
-    case BinaryOp::div: return Value::of_real(x / y);
-    case BinaryOp::pow: return Value::of_real(std::pow(x, y));
-    default: break;
+    case BinaryOp::lt:
+      return Value::of_bool(x < y);
+    case BinaryOp::le:
+      return Value::of_bool(x <= y);
+    case BinaryOp::gt:
+      return Value::of_bool(x > y);
+    case BinaryOp::ge:
+      return Value::of_bool(x >= y);
+    case BinaryOp::div:
+      return Value::of_real(x / y);
+    case BinaryOp::pow:
+      return Value::of_real(std::pow(x, y));
+    default:
+      break;
   }
   if (!whole) {
     switch (op) {
-      case BinaryOp::add: return Value::of_real(x + y);
-      case BinaryOp::sub: return Value::of_real(x - y);
-      case BinaryOp::mul: return Value::of_real(x * y);
-      case BinaryOp::floor_div: return Value::of_real(std::floor(x / y));
-      default: return Value::of_real(std::fmod(x, y));
+      case BinaryOp::add:
+        return Value::of_real(x + y);
+      case BinaryOp::sub:
+        return Value::of_real(x - y);
+      case BinaryOp::mul:
+        return Value::of_real(x * y);
+      case BinaryOp::floor_div:
+        return Value::of_real(std::floor(x / y));
+      default:
+        return Value::of_real(std::fmod(x, y));
     }
   }
   switch (op) {
-    case BinaryOp::add: return Value::of(checked_add(a.integer, b.integer));
-    case BinaryOp::sub: return Value::of(checked_add(a.integer, -b.integer));
-    case BinaryOp::mul: return Value::of(checked_multiply(a.integer, b.integer));
-    case BinaryOp::floor_div: return Value::of(floor_div(a.integer, b.integer));
-    default: return Value::of(a.integer - floor_div(a.integer, b.integer) * b.integer);
+    case BinaryOp::add:
+      return Value::of(checked_add(a.integer, b.integer));
+    case BinaryOp::sub:
+      return Value::of(checked_add(a.integer, -b.integer));
+    case BinaryOp::mul:
+      return Value::of(checked_multiply(a.integer, b.integer));
+    case BinaryOp::floor_div:
+      return Value::of(floor_div(a.integer, b.integer));
+    default:
+      return Value::of(a.integer - floor_div(a.integer, b.integer) * b.integer);
   }
 }
 
@@ -172,11 +197,26 @@ ValueList Machine::arguments_of(const Code& code, std::size_t first, std::size_t
   return arguments;
 }
 
-void Machine::fill_defaults(const CompiledClass& type, ValueList& arguments, const Module* self) {
-  const std::size_t inputs = type.input_defaults.size();
-  const std::size_t given = arguments.size();
-  arguments.resize(std::max<std::size_t>(inputs, given));
-  for (std::size_t i = 0; i < inputs; ++i) {
+Value* ValueStack::take(std::size_t count) {
+  while (at_ < pieces_.size() && pieces_[at_].size - pieces_[at_].used < count) ++at_;
+  if (at_ == pieces_.size()) {
+    if (at_ > 10000) throw std::runtime_error("calls nested too deeply");
+    const std::size_t size = std::max(piece, count);
+    pieces_.push_back({std::make_unique<Value[]>(size), size, 0});
+  }
+  Value* values = pieces_[at_].values.get() + pieces_[at_].used;
+  pieces_[at_].used += count;
+  return values;
+}
+
+void ValueStack::give(Value* values, std::size_t count) {
+  for (std::size_t i = 0; i < count; ++i) values[i] = Value();
+  pieces_[at_].used -= count;
+  while (at_ > 0 && pieces_[at_].used == 0) --at_;
+}
+
+void Machine::fill_defaults(const CompiledClass& type, Value* arguments, const Module* self) {
+  for (std::size_t i = 0; i < type.input_defaults.size(); ++i) {
     const Code& fallback = type.input_defaults[i];
     if (arguments[i].is_none() && (fallback.op != Op::constant || !fallback.value.is_none())) {
       arguments[i] = evaluate(fallback, self, nullptr);
@@ -190,7 +230,8 @@ Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
     fail(code, self, std::string("only a module can be called, found ") + kind_text(callee.kind));
   }
   const CompiledClass& type = *callee.module->type;
-  ValueList arguments(type.input_defaults.size());
+  const std::size_t count = type.input_defaults.size();
+  Frame arguments(stack_, count);
   std::size_t position = 0;
   for (std::size_t i = 1; i < code.children.size(); ++i) {
     std::size_t place = position;
@@ -199,41 +240,50 @@ Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
       ++position;
     } else {
       place = 0;
-      while (place < type.input_defaults.size() && type.locals[place] != keyword) ++place;
+      while (place < count && type.locals[place] != keyword) ++place;
     }
-    if (place >= arguments.size()) {
-      fail(code, self, "module '" + callee.module->path + "' has no such argument" +
-                           (keyword.empty() ? "" : " '" + keyword + "'"));
+    if (place >= count) {
+      fail(code, self,
+           "module '" + callee.module->path + "' has no such argument" +
+               (keyword.empty() ? "" : " '" + keyword + "'"));
     }
     arguments[place] = evaluate(code.children[i], self, locals);
   }
   // An adapter calls the module it wraps.
-  if (self && callee.module->replaced_by == self) return forward(*callee.module, std::move(arguments));
-  return call(*callee.module, std::move(arguments));
+  if (self && callee.module->replaced_by == self) {
+    return forward(*callee.module, arguments.data(), count);
+  }
+  return call(*callee.module, arguments.data(), count);
 }
 
 Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
   try {
     switch (code.op) {
-      case Op::constant: return code.value;
-      case Op::local: return locals[code.a];
-      case Op::child: return self->children[static_cast<std::size_t>(code.a)];
-      case Op::parameter: return Value::of(self->tensors[static_cast<std::size_t>(code.a)]);
-      case Op::own_constant: return self->constants[static_cast<std::size_t>(code.a)];
+      case Op::constant:
+        return code.value;
+      case Op::local:
+        return locals[code.a];
+      case Op::child:
+        return self->children[static_cast<std::size_t>(code.a)];
+      case Op::parameter:
+        return Value::of(self->tensors[static_cast<std::size_t>(code.a)]);
+      case Op::own_constant:
+        return self->constants[static_cast<std::size_t>(code.a)];
       case Op::global:
         return code.a < 0 ? Value::of(repeat_index_)
                           : globals.values[static_cast<std::size_t>(code.a)];
       case Op::call_builtin: {
-        Value arguments[12];
+        Frame arguments(stack_, static_cast<std::size_t>(code.a));
         for (std::size_t i = 0; i < code.children.size(); ++i) {
-          arguments[code.places[i]] = evaluate(code.children[i], self, locals);
+          arguments[static_cast<std::size_t>(code.places[i])] =
+              evaluate(code.children[i], self, locals);
         }
-        return code.builtin(*this, arguments);
+        return code.builtin(*this, arguments.data());
       }
       case Op::call_class:
-        return call_function(*code.callee, arguments_of(code, 0, code.callee->input_defaults.size(),
-                                                        self, locals));
-      case Op::call_value: return call_value(code, self, locals);
+        return call_function(code, self, locals);
+      case Op::call_value:
+        return call_value(code, self, locals);
       case Op::binary: {
         if (code.binary == BinaryOp::both || code.binary == BinaryOp::either) {
           Value left = evaluate(code.children[0], self, locals);
@@ -262,7 +312,8 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
           fail(code, self, std::string("only a list has an index, found ") + kind_text(base.kind));
         }
         const auto n = static_cast<std::int64_t>(base.list->size());
-        if (i < -n || i >= n) fail(code, self, "index " + std::to_string(i) + " of " + std::to_string(n));
+        if (i < -n || i >= n)
+          fail(code, self, "index " + std::to_string(i) + " of " + std::to_string(n));
         return (*base.list)[static_cast<std::size_t>(i < 0 ? i + n : i)];
       }
       case Op::list: {
@@ -281,7 +332,8 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
         for (std::size_t i = 0; i < s.parameters.size(); ++i) {
           if (s.parameters[i].name == *code.value.text) return Value::of(base.module->tensors[i]);
         }
-        fail(code, self, "module '" + base.module->path + "' has no part '" + *code.value.text + "'");
+        fail(code, self,
+             "module '" + base.module->path + "' has no part '" + *code.value.text + "'");
       }
     }
   } catch (const ModelError&) {
@@ -312,11 +364,15 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
         }
         break;
       }
-      case StatementKind::give_back: result = evaluate(step.value, self, locals); return true;
+      case StatementKind::give_back:
+        result = evaluate(step.value, self, locals);
+        return true;
       case StatementKind::drop:
         for (int slot : step.slots) locals[slot] = Value();
         break;
-      case StatementKind::evaluate: evaluate(step.value, self, locals); break;
+      case StatementKind::evaluate:
+        evaluate(step.value, self, locals);
+        break;
       case StatementKind::branch:
         if (run(evaluate(step.value, self, locals).truth() ? step.body : step.otherwise, self,
                 locals, result)) {
@@ -345,31 +401,35 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
   return false;
 }
 
-Value Machine::call_function(const CompiledClass& type, ValueList arguments) {
-  fill_defaults(type, arguments, nullptr);
-  arguments.resize(static_cast<std::size_t>(type.slots));
+Value Machine::call_function(const Code& code, const Module* self, Value* locals) {
+  const CompiledClass& type = *code.callee;
+  Frame own(stack_, static_cast<std::size_t>(type.slots));
+  for (std::size_t i = 0; i < code.children.size(); ++i) {
+    own[static_cast<std::size_t>(code.places[i])] = evaluate(code.children[i], self, locals);
+  }
+  fill_defaults(type, own.data(), nullptr);
   Value result;
-  run(type.forward, nullptr, arguments.data(), result);
+  run(type.forward, nullptr, own.data(), result);
   return result;
 }
 
-Value Machine::forward(const Module& module, ValueList arguments) {
+Value Machine::forward(const Module& module, const Value* arguments, std::size_t count) {
   const CompiledClass& type = *module.type;
-  fill_defaults(type, arguments, &module);
   const tensor::Scoped<std::uint32_t> label(runtime.label.module, module.label);
-  ValueList locals = arguments;  // the caller's tuple stays alive beside the names
-  locals.resize(static_cast<std::size_t>(type.slots));
+  Frame own(stack_, static_cast<std::size_t>(type.slots));
+  for (std::size_t i = 0; i < count && i < type.input_defaults.size(); ++i) own[i] = arguments[i];
+  fill_defaults(type, own.data(), &module);
   Value result;
-  run(type.forward, &module, locals.data(), result);
+  run(type.forward, &module, own.data(), result);
   return result;
 }
 
-Value Machine::call(const Module& module, ValueList arguments) {
+Value Machine::call(const Module& module, Value* arguments, std::size_t count) {
   const Module& target = module.replaced_by ? *module.replaced_by : module;
   if (target.type->spec->recompute_unit && recompute && runtime.grad_enabled) {
-    return recompute(target, std::move(arguments));
+    return recompute(target, ValueList(arguments, arguments + count));
   }
-  Value result = forward(target, std::move(arguments));
+  Value result = forward(target, arguments, count);
   if (module.output_wants_gradient && result.kind == ValueKind::tensor &&
       !result.tensor.requires_grad()) {
     result.tensor->leaf_requires_grad = true;

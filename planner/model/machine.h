@@ -19,8 +19,8 @@ struct Parameter {
   int place = 0;  // among the module's tensors
 };
 
-/// A fault while a model's program runs: shapes that do not fit, a wrong kind of value. `where` is the
-/// expression; `path` the module.
+/// A fault while a model's program runs: shapes that do not fit, a wrong kind of value. `where` is
+/// the expression; `path` the module.
 struct ModelError : std::runtime_error {
   ModelError(Location location, std::string module_path, const std::string& message)
       : std::runtime_error(message), where(std::move(location)), path(std::move(module_path)) {}
@@ -33,6 +33,40 @@ struct Host {
   virtual ~Host() = default;
   /// One of host_functions(); `arguments` as the language gave them.
   virtual Value run(const std::string& name, Value* arguments) = 0;
+};
+
+/// Names and arguments of running calls: a stack in pieces that never move.
+class ValueStack {
+ public:
+  /// `count` empty values; give them back last first.
+  Value* take(std::size_t count);
+  void give(Value* values, std::size_t count);
+
+ private:
+  static constexpr std::size_t piece = 4096;
+  struct Piece {
+    std::unique_ptr<Value[]> values;
+    std::size_t size = 0, used = 0;
+  };
+  std::vector<Piece> pieces_;
+  std::size_t at_ = 0;
+};
+
+/// Values on the stack for the length of a scope.
+class Frame {
+ public:
+  Frame(ValueStack& stack, std::size_t count)
+      : stack_(stack), count_(count), values_(stack.take(count)) {}
+  ~Frame() { stack_.give(values_, count_); }
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+  Value* data() { return values_; }
+  Value& operator[](std::size_t i) { return values_[i]; }
+
+ private:
+  ValueStack& stack_;
+  std::size_t count_;
+  Value* values_;
 };
 
 class Machine {
@@ -49,11 +83,15 @@ class Machine {
 
   /// Runs a module's forward; arguments stay alive until it returns. Recomputed units go through
   /// `recompute` where it is set.
-  Value call(const Module& module, ValueList arguments);
-  /// The forward itself, without recompute.
-  Value forward(const Module& module, ValueList arguments);
-  /// A plain function; it owns its arguments.
-  Value call_function(const CompiledClass& type, ValueList arguments);
+  Value call(const Module& module, Value* arguments, std::size_t count);
+  Value call(const Module& module, ValueList arguments) {
+    return call(module, arguments.data(), arguments.size());
+  }
+  /// The forward itself, without recompute. The arguments are the caller's, which keeps them.
+  Value forward(const Module& module, const Value* arguments, std::size_t count);
+  Value forward(const Module& module, const ValueList& arguments) {
+    return forward(module, arguments.data(), arguments.size());
+  }
   Value evaluate(const Code& code, const Module* self, Value* locals);
   /// Runs statements; true when one returned (then `result` is set).
   bool run(const std::vector<Step>& steps, const Module* self, Value* locals, Value& result);
@@ -80,9 +118,12 @@ class Machine {
   Value make_of(const Code& code, const Module& parent, const std::string& path);
   Value arithmetic(const Code& code, const Value& a, const Value& b, const Module* self);
   Value tensor_arithmetic(BinaryOp op, const Value& a, const Value& b);
-  ValueList arguments_of(const Code& code, std::size_t first, std::size_t count,
-                         const Module* self, Value* locals);
-  void fill_defaults(const CompiledClass& type, ValueList& arguments, const Module* self);
+  ValueList arguments_of(const Code& code, std::size_t first, std::size_t count, const Module* self,
+                         Value* locals);
+  /// A plain function; it owns its arguments.
+  Value call_function(const Code& code, const Module* self, Value* locals);
+  void fill_defaults(const CompiledClass& type, Value* arguments, const Module* self);
+  ValueStack stack_;
   std::int64_t repeat_index_ = -1;
 };
 

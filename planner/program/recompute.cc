@@ -19,7 +19,8 @@ using tensor::Runtime;
 using tensor::Scoped;
 using tensor::Tensor;
 
-/// Autocast as it was in the forward, with a cache of its own: recomputation runs on autograd's thread.
+/// Autocast as it was in the forward, with a cache of its own: recomputation runs on autograd's
+/// thread.
 class AutocastAgain {
  public:
   AutocastAgain(Runtime& runtime, bool enabled, bool cache)
@@ -209,12 +210,13 @@ Value checkpointed(Machine& machine, const Module& module, ValueList arguments, 
   if (frame->selective) mode = std::make_unique<SelectiveStorage::Caching>(*frame->selective);
   runtime.hooks.push_back(&hooks);
   const Scoped<tensor::OperatorMode*> operators(runtime.mode, mode ? mode.get() : runtime.mode);
-  Value result = machine.forward(module, std::move(arguments));
+  Value result = machine.forward(module, arguments);
   runtime.hooks.pop_back();
   return result;
 }
 
-/// CheckpointFunction: the forward runs without a graph; the backward builds one and runs it inside.
+/// CheckpointFunction: the forward runs without a graph; the backward builds one and runs it
+/// inside.
 struct ReentrantExtra : tensor::NodeExtra {
   Machine* machine = nullptr;
   const Module* module = nullptr;
@@ -269,7 +271,7 @@ Value reentrant(Machine& machine, const Module& module, ValueList arguments) {
   Value result;
   {
     const Scoped<bool> no_grad(runtime.grad_enabled, false);
-    result = machine.forward(module, std::move(arguments));
+    result = machine.forward(module, arguments);
   }
   const Tensor output = first_tensor(result);
   if (node && output) runtime.attach(node, output);
@@ -294,7 +296,7 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
     if (policy == Recompute::every_second) {
       const auto [it, fresh] = state.order.emplace(&module, state.calls);
       if (fresh) ++state.calls;
-      if (it->second % 2 == 1) return machine.forward(module, std::move(arguments));
+      if (it->second % 2 == 1) return machine.forward(module, arguments);
     }
     if (is_reentrant) return reentrant(machine, module, std::move(arguments));
     return checkpointed(machine, module, std::move(arguments), policy);

@@ -9,6 +9,7 @@
 #include "program/lora.h"
 #include "program/offload.h"
 #include "program/recompute.h"
+#include "program/repeat.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
 
@@ -186,8 +187,7 @@ const std::string& head_class(const spec::FamilySpec& family, const std::string&
     if (name == head) return type;
     heads.push_back(name);
   }
-  throw InputError(family.where,
-                   "the family '" + family.name + "' has no head " + quoted(head),
+  throw InputError(family.where, "the family '" + family.name + "' has no head " + quoted(head),
                    suggest(head, heads));
 }
 
@@ -222,8 +222,7 @@ Program Lowering::lower(const TrainingJob& job) const {
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = job.parameters;
   try {
-    const Module* root =
-        machine.build(class_of(library, head_class(family_, job.head)), {}, "");
+    const Module* root = machine.build(class_of(library, head_class(family_, job.head)), {}, "");
     machine.tie();
     if (job.lora) {
       apply_lora(*job.lora, machine, *root);
@@ -244,11 +243,21 @@ Program Lowering::lower(const TrainingJob& job) const {
     Checkpointing checkpointing(job, machine);
     const model::CompiledClass& loop = class_of(library, program_class(job.program));
     ValueList locals(static_cast<std::size_t>(loop.slots));
+    StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
+      // The first step makes optimizer states and workspaces; from the third on, a step is the one
+      // before.
+      if (step > 2 && repeat_step(runtime.program, range, step)) {
+        range = {range_end.first_instruction, range_end.first_storage};
+        range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
+        continue;
+      }
       trainer.set_step(step);
+      range = {runtime.program.instructions.size(), runtime.program.storages.size()};
       runtime.program.instructions.push_back({Action::reset_peaks, 0, 0});
       Value result;
       machine.run(loop.forward, nullptr, locals.data(), result);
+      range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
     }
     runtime.after_accumulate = nullptr;
     return std::move(runtime.program);

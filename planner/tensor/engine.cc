@@ -79,9 +79,9 @@ void evaluate(Node& node, Queue& queue, int depth) {
   Runtime& runtime = *node.runtime;
   Gradients out(node.next.size());
   {
-    Gradients in = std::move(node.pending);
+    Gradients in(node.inputs.size());
+    for (std::size_t i = 0; i < node.pending.size(); ++i) in[i] = std::move(node.pending[i]);
     node.pending.clear();
-    in.resize(node.inputs.size());
     const Scoped<Label> label(runtime.label, {node.kind, node.module, true});
     node.backward(node, in, out);
     validate(node, out);

@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "tensor/small_vector.h"
 #include "tensor/tensor.h"
 
 namespace shardfit::tensor {
@@ -50,7 +51,7 @@ struct NodeExtra {
   virtual ~NodeExtra() = default;
 };
 
-using Gradients = std::vector<Tensor>;
+using Gradients = SmallVector<Tensor, 4>;
 
 /// Computes the gradients of a node's inputs from those of its outputs. `in` stays alive until the
 /// node is done; `out` has one place an edge.
@@ -67,22 +68,24 @@ struct Node {
   std::uint32_t module = 0;
   Backward backward = nullptr;
   Runtime* runtime = nullptr;
-  std::vector<Edge> next;
-  std::vector<InputMetadata> inputs;  // of this node, that is outputs of the operator
-  std::array<Saved, 10> saved;
-  int saved_count = 0;
-  Shape shape;   // numbers a kind remembers: a shape,
-  Shape stride;  // the strides that went with it,
+  SmallVector<Edge, 4> next;
+  SmallVector<InputMetadata, 1> inputs;  // of this node, that is outputs of the operator
+  SmallVector<Saved, 4> saved;
+  Shape shape;                           // numbers a kind remembers: a shape,
+  Shape stride;                          // the strides that went with it,
   std::array<std::int64_t, 4> number{};  // and up to four more
-  std::vector<std::int64_t> sizes;          // of parts, where there are many
+  std::vector<std::int64_t> sizes;       // of parts, where there are many
   DType dtype = DType::f32;
   std::unique_ptr<NodeExtra> extra;
   Tensor held_variable;            // of an accumulate node
-  std::vector<Tensor> pending;     // gradients that have arrived, while the node waits
+  SmallVector<Tensor, 1> pending;  // gradients that have arrived, while the node waits
 
-  void save(const Tensor& tensor) { saved[static_cast<unsigned>(saved_count++)].keep(tensor); }
+  void save(const Tensor& tensor) {
+    saved.push_back({});
+    saved.back().keep(tensor);
+  }
   /// Leaves a place empty, so that later places keep their numbers.
-  void skip() { ++saved_count; }
+  void skip() { saved.push_back({}); }
   Tensor load(int i) const { return saved[static_cast<unsigned>(i)].get(); }
   bool wants(int i) const { return static_cast<bool>(next[static_cast<unsigned>(i)].node); }
   void release_saved();

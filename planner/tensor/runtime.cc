@@ -174,7 +174,7 @@ void Runtime::drop(Node* node) {
     node->held_variable.reset();
   }
   node->release_saved();
-  node->saved_count = 0;
+  node->saved.clear();
   node->extra.reset();
   node->pending.clear();
   // A long chain of nodes is dropped in a loop, not by recursion: 10^5 operators deep would be a
@@ -199,7 +199,7 @@ void Runtime::drop(Node* node) {
 }
 
 void Node::release_saved() {
-  for (int i = 0; i < saved_count; ++i) saved[static_cast<unsigned>(i)].reset();
+  for (Saved& one : saved) one.reset();
 }
 
 void Saved::keep(const Tensor& tensor) {

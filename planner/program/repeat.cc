@@ -1,0 +1,59 @@
+#include "program/repeat.h"
+
+#include <cstring>
+#include <vector>
+
+namespace shardfit::program {
+namespace {
+
+bool alike(const StorageInfo& a, const StorageInfo& b) {
+  return a.bytes == b.bytes && a.category == b.category && a.module == b.module &&
+         a.backward == b.backward && std::strcmp(a.kind, b.kind) == 0;
+}
+
+}  // namespace
+
+bool repeat_step(Program& program, StepRange step, int number) {
+  const std::size_t end = program.instructions.size();
+  const std::size_t storages = program.storages.size();
+  std::vector<std::uint32_t> freed_before;  // of the time before the step, in order of allocation
+  std::vector<char> released(storages, 0);
+  for (std::size_t i = step.first_instruction; i < end; ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.action == Action::release) released[instruction.id] = 1;
+  }
+  for (std::uint32_t id = 0; id < step.first_storage; ++id) {
+    if (released[id]) freed_before.push_back(id);
+  }
+  std::vector<std::uint32_t> left;
+  for (std::size_t id = step.first_storage; id < storages; ++id) {
+    if (!released[id]) left.push_back(static_cast<std::uint32_t>(id));
+  }
+  if (freed_before.size() != left.size()) return false;
+  std::vector<std::uint32_t> renamed(storages);
+  for (std::size_t i = 0; i < left.size(); ++i) {
+    if (!alike(program.storages[freed_before[i]], program.storages[left[i]])) return false;
+    renamed[freed_before[i]] = left[i];
+  }
+  for (std::size_t id = step.first_storage; id < storages; ++id) {
+    renamed[id] = static_cast<std::uint32_t>(program.storages.size());
+    const StorageInfo copy = program.storages[id];
+    program.storages.push_back(copy);
+  }
+  program.instructions.reserve(2 * end - step.first_instruction);
+  for (std::size_t i = step.first_instruction; i < end; ++i) {
+    Instruction copy = program.instructions[i];
+    if (copy.action == Action::allocate || copy.action == Action::release) {
+      copy.id = renamed[copy.id];
+    } else if (copy.action == Action::phase) {
+      PhaseMark mark = program.phases[copy.id];
+      mark.step = number;
+      copy.id = static_cast<std::uint32_t>(program.phases.size());
+      program.phases.push_back(std::move(mark));
+    }
+    program.instructions.push_back(copy);
+  }
+  return true;
+}
+
+}  // namespace shardfit::program
