@@ -45,8 +45,8 @@ void cast_adapters(Machine& machine, std::size_t first, std::size_t end) {
   for (std::size_t i = first; i < end; ++i) {
     for (Tensor& t : machine.modules[i].tensors) {
       if (!t || !t->leaf_requires_grad || !is_half(t.dtype())) continue;
-      const tensor::Scoped<tensor::Label> label(
-          machine.runtime.label, {"parameter", machine.modules[i].label, false});
+      const tensor::Scoped<tensor::Label> label(machine.runtime.label,
+                                                {"parameter", machine.modules[i].label, false});
       const tensor::Scoped<bool> no_grad(machine.runtime.grad_enabled, false);
       t = tensor::to(t, DType::f32);
       t->leaf_requires_grad = true;

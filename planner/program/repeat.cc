@@ -11,6 +11,11 @@ bool alike(const StorageInfo& a, const StorageInfo& b) {
          a.backward == b.backward && std::strcmp(a.kind, b.kind) == 0;
 }
 
+/// Library workspaces and optimizer states are made in the first step and stay.
+bool made_once(const StorageInfo& storage) {
+  return storage.category == Category::workspace || storage.category == Category::optimizer_state;
+}
+
 }  // namespace
 
 bool repeat_step(Program& program, StepRange step, int number) {
@@ -26,8 +31,11 @@ bool repeat_step(Program& program, StepRange step, int number) {
     if (released[id]) freed_before.push_back(id);
   }
   std::vector<std::uint32_t> left;
+  std::vector<char> kept(storages, 0);  // made once: the next step finds it there
   for (std::size_t id = step.first_storage; id < storages; ++id) {
-    if (!released[id]) left.push_back(static_cast<std::uint32_t>(id));
+    if (released[id]) continue;
+    kept[id] = made_once(program.storages[id]);
+    if (!kept[id]) left.push_back(static_cast<std::uint32_t>(id));
   }
   if (freed_before.size() != left.size()) return false;
   std::vector<std::uint32_t> renamed(storages);
@@ -36,6 +44,7 @@ bool repeat_step(Program& program, StepRange step, int number) {
     renamed[freed_before[i]] = left[i];
   }
   for (std::size_t id = step.first_storage; id < storages; ++id) {
+    if (kept[id]) continue;
     renamed[id] = static_cast<std::uint32_t>(program.storages.size());
     const StorageInfo copy = program.storages[id];
     program.storages.push_back(copy);
@@ -44,6 +53,7 @@ bool repeat_step(Program& program, StepRange step, int number) {
   for (std::size_t i = step.first_instruction; i < end; ++i) {
     Instruction copy = program.instructions[i];
     if (copy.action == Action::allocate || copy.action == Action::release) {
+      if (kept[copy.id]) continue;
       copy.id = renamed[copy.id];
     } else if (copy.action == Action::phase) {
       PhaseMark mark = program.phases[copy.id];

@@ -1,5 +1,5 @@
 #pragma once
-// Steps that repeat: from the second on, a step does what the one before did, with other storages.
+// Steps that repeat: a step does what the one before did, with other storages.
 
 #include <cstddef>
 

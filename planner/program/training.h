@@ -61,6 +61,7 @@ struct TrainingJob {
   std::optional<LoraJob> lora;
   int steps = 3;
   bool record_computes = false;
+  bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
 };
 
 /// A model read once and lowered as often as wanted.

@@ -1,0 +1,55 @@
+#include "program/repeat.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "program/training.h"
+#include "validate/cases.h"
+
+using namespace shardfit;
+
+namespace {
+
+/// What the allocator sees: actions with bytes, and which earlier allocation a release ends.
+std::string sequence(const Program& program) {
+  std::vector<std::size_t> order(program.storages.size());
+  std::size_t next = 0;
+  std::string text;
+  for (const Instruction& i : program.instructions) {
+    if (i.action == Action::allocate) {
+      order[i.id] = next++;
+      text += "a" + std::to_string(program.storages[i.id].bytes);
+    } else if (i.action == Action::release) {
+      text += "f" + std::to_string(order[i.id]);
+    } else if (i.action == Action::phase) {
+      text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
+    }
+    text += ' ';
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("repeated steps: copying a step gives what running it gives") {
+  const std::string data = std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/plain.yaml";
+  int compared = 0;
+  for (auto c : validate::read_cases(data)) {
+    if (!c.skipped.empty() || c.id.find("l1b") == std::string::npos) continue;
+    CAPTURE(c.id);
+    spec::ModelSpec model = spec::read_model(c.model_path);
+    for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+    spec::Node layers;
+    layers.kind = spec::Kind::integer;
+    layers.text = "2";
+    spec::override_number(model, "num_hidden_layers", layers);
+    const program::Lowering lowering(std::move(model), c.job.framework);
+    c.job.repeat_steps = true;
+    const std::string copied = sequence(lowering.lower(c.job));
+    c.job.repeat_steps = false;
+    CHECK(copied == sequence(lowering.lower(c.job)));
+    ++compared;
+  }
+  CHECK(compared > 40);
+}
