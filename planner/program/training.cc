@@ -245,9 +245,7 @@ Program Lowering::lower(const TrainingJob& job) const {
     ValueList locals(static_cast<std::size_t>(loop.slots));
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
-      // The first step makes optimizer states and workspaces; from the third on, a step is the one
-      // before.
-      if (step > 2 && repeat_step(runtime.program, range, step)) {
+      if (step > 1 && job.repeat_steps && repeat_step(runtime.program, range, step)) {
         range = {range_end.first_instruction, range_end.first_storage};
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
         continue;
