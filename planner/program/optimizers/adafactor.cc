@@ -26,22 +26,20 @@ class Adafactor : public Optimizer {
     for (const Tensor& p : parameters) {
       if (p->grad) make_state(p);
     }
+    Names names;
     if (implementation_ == Implementation::for_loop) {
-      Names names;
       for (const Tensor& p : parameters) {
-        if (p->grad) update({p}, names);
+        if (p->grad) one(p, names);
       }
       return;
     }
-    Names names;
     for (const auto& group : dtype_groups(parameters)) {
       std::vector<Tensor> matrices, vectors;
       for (const Tensor& p : group) (p.rank() > 1 ? matrices : vectors).push_back(p);
-      const bool matrix_first = group.front().rank() > 1;
-      for (const auto& list : matrix_first ? std::vector{matrices, vectors}
-                                           : std::vector{vectors, matrices}) {
-        if (!list.empty()) update(list, names);
-      }
+      const bool matrices_first = group.front().rank() > 1;
+      if (!matrices_first && !vectors.empty()) all(vectors, names);
+      if (!matrices.empty()) all(matrices, names);
+      if (matrices_first && !vectors.empty()) all(vectors, names);
     }
   }
 
@@ -49,9 +47,10 @@ class Adafactor : public Optimizer {
   struct State {
     Tensor row, column, variance;
   };
-  /// Names of the step that keep their lists until they are bound again.
+  /// Names of the step that keep their tensors until they are bound again.
   struct Names {
-    std::vector<Tensor> estimates;
+    Tensor row_mean, column_mean, squared, estimate, update;
+    std::vector<Tensor> updates;
   };
 
   void make_state(const Tensor& p) {
@@ -67,20 +66,33 @@ class Adafactor : public Optimizer {
   }
 
   /// The norm of a parameter is read on the host: one number, and a split sum's buffers.
-  static void norm(const Tensor& t) {
-    tensor::sum_dims(t, (1U << t.rank()) - 1, false);
+  static void norm(const Tensor& t) { tensor::sum_dims(t, (1U << t.rank()) - 1, false); }
+
+  /// _single_tensor_adafactor
+  void one(const Tensor& p, Names& names) {
+    norm(p);
+    const State& s = states_[p.get()];
+    if (p.rank() > 1) {
+      names.row_mean = tensor::norm(p->grad, -1, true);
+      names.column_mean = tensor::norm(p->grad, -2, true);
+      names.estimate = tensor::matmul(s.row, s.column);
+      tensor::mean(s.row, -2, true);
+    } else {
+      names.squared = tensor::elementwise_output("mul", {p->grad}, p->grad.dtype());
+      names.estimate = tensor::elementwise_output("clone", {s.variance}, s.variance.dtype());
+    }
+    names.update = names.estimate;
+    norm(names.update);
   }
 
-  void update(const std::vector<Tensor>& list, Names& names) {
+  /// _multi_tensor_adafactor: one list at a time; the last estimates live until the next are used.
+  void all(const std::vector<Tensor>& list, Names& names) {
     for (const Tensor& p : list) norm(p);
     std::vector<Tensor> estimates;
     if (list.front().rank() > 1) {
       for (const int dim : {-1, -2}) {
         std::vector<Tensor> means;
-        for (const Tensor& p : list) {
-          const int i = dim + p.rank();
-          means.push_back(tensor::sum_dims(p->grad, 1U << i, true));
-        }
+        for (const Tensor& p : list) means.push_back(tensor::norm(p->grad, dim, true));
       }
       for (const Tensor& p : list) {
         const State& s = states_[p.get()];
@@ -89,11 +101,11 @@ class Adafactor : public Optimizer {
       std::vector<Tensor> means;
       for (const Tensor& p : list) means.push_back(tensor::mean(states_[p.get()].row, -2, true));
     } else {
-      const std::vector<Tensor> squared = list_like(list, "foreach_mul");
+      { const std::vector<Tensor> squared = list_like(list, "foreach_mul"); }
       estimates = list_like(list, "clone");
     }
-    names.estimates = std::move(estimates);
-    for (const Tensor& t : names.estimates) norm(t);
+    names.updates = std::move(estimates);
+    for (const Tensor& t : names.updates) norm(t);
   }
 
   Implementation implementation_;
