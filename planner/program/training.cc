@@ -58,6 +58,16 @@ class Trainer : public model::Host {
     }
   }
 
+  /// The wrapper of the job's strategy, if any: before `loaded` is read.
+  void wrap() {
+    if (!job_.ddp) return;
+    strategy_ = make_ddp(*job_.ddp, machine_);
+    strategy_->wrap(trainable_);
+    runtime_.after_accumulate = [this](tensor::TensorBody& body) {
+      strategy_->after_gradient(body);
+    };
+  }
+
   void construct_optimizer() {
     if (job_.program == "plain-loop-4") {
       runtime_.after_accumulate = [this](tensor::TensorBody& body) { step_in_backward(body); };
@@ -130,7 +140,12 @@ class Trainer : public model::Host {
     const std::size_t inputs = root_.type->input_defaults.size();
     ValueList list;
     for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);
-    return machine_.call(root_, std::move(list));
+    const bool last = ++forwards_ % job_.accumulation == 0;
+    const bool synchronize = !job_.ddp || !job_.ddp->no_sync || last;
+    if (strategy_) strategy_->before_forward(synchronize);
+    Value result = machine_.call(root_, std::move(list));
+    if (strategy_) strategy_->after_forward(synchronize, result);
+    return result;
   }
 
   void step_in_backward(tensor::TensorBody& body) {
@@ -168,6 +183,8 @@ class Trainer : public model::Host {
   Machine& machine_;
   const Module& root_;
   std::vector<Tensor> trainable_;
+  std::unique_ptr<Strategy> strategy_;
+  std::int64_t forwards_ = 0;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::unique_ptr<Optimizer>> own_;
   Tensor scale_, growth_;
@@ -232,9 +249,10 @@ Program Lowering::lower(const TrainingJob& job) const {
       runtime.program.parameters_total += p.tensor.count();
       if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
     }
+    Trainer trainer(job, runtime, machine, *root);
+    trainer.wrap();
     runtime.program.instructions.push_back({Action::empty_cache, 0, 0});
     runtime.mark("loaded", 0, true);
-    Trainer trainer(job, runtime, machine, *root);
     trainer.construct_optimizer();
     machine.host = &trainer;
     machine.within = [&](const Value&, const std::function<void()>& body) {
@@ -243,9 +261,11 @@ Program Lowering::lower(const TrainingJob& job) const {
     Checkpointing checkpointing(job, machine);
     const model::CompiledClass& loop = class_of(library, program_class(job.program));
     ValueList locals(static_cast<std::size_t>(loop.slots));
+    // A wrapper of several ranks changes between steps (buckets are rebuilt): its steps are all
+    // run.
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
-      if (step > 1 && job.repeat_steps && repeat_step(runtime.program, range, step)) {
+      if (step > 1 && job.repeat_steps && !job.ddp && repeat_step(runtime.program, range, step)) {
         range = {range_end.first_instruction, range_end.first_storage};
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
         continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/optimizer.h"
+#include "program/strategy.h"
 #include "spec/model_spec.h"
 #include "tensor/runtime.h"
 
@@ -59,6 +60,7 @@ struct TrainingJob {
   Offload offload = Offload::none;  // of saved tensors
   std::string experts = "grouped_mm";
   std::optional<LoraJob> lora;
+  std::optional<DdpJob> ddp;
   int steps = 3;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run

@@ -43,7 +43,7 @@ std::optional<DType> dtype_named(const std::string& name) {
 std::string unsupported(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
-  if (!strategy.empty() && strategy != "none") return "strategy " + strategy;
+  if (!strategy.empty() && strategy != "none" && strategy != "ddp") return "strategy " + strategy;
   if (text(c, "profile") != "plain-pytorch") return "profile " + text(c, "profile");
   const std::string program = text(c, "program");
   if (program.rfind("plain-loop-", 0) != 0) return "program " + program;
@@ -108,6 +108,22 @@ void read_lora(const Node& c, program::TrainingJob& job, Diagnostics& faults) {
   job.lora = std::move(out);
 }
 
+void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
+  const Node& parallel = at(c, "parallel");
+  if (text(parallel, "strategy") != "ddp") return;
+  if (truth(at(c, "optimizer"), "zero_redundancy")) out.skipped = "ZeroRedundancyOptimizer";
+  program::DdpJob ddp;
+  ddp.ranks = whole(parallel, "data", 2, faults);
+  ddp.rank = whole(c, "rank", 0, faults);
+  ddp.bucket_bytes = whole(parallel, "bucket_mb", 25, faults) << 20;
+  ddp.bucket_bytes_given = true;  // the plain loops pass it always
+  ddp.bucket_view = truth(parallel, "bucket_view");
+  ddp.static_graph = truth(parallel, "static_graph");
+  ddp.find_unused = truth(parallel, "find_unused");
+  ddp.no_sync = truth(c, "no_sync");
+  out.job.ddp = ddp;
+}
+
 void read_device(const Node& c, Case& out, Diagnostics& faults) {
   const Node& device = at(c, "device");
   const double capability = real(device, "compute_capability", 9.0, faults);
@@ -125,6 +141,7 @@ void read_job(const Node& c, Case& out, Diagnostics& faults) {
   read_optimizer(c, job, out.skipped);
   read_recompute(c, job, out.skipped);
   read_lora(c, job, faults);
+  read_parallel(c, out, faults);
   read_device(c, out, faults);
   if (const Node& clip = at(c, "clip"); clip.kind == Kind::map) {
     job.clip_foreach = text(clip, "foreach") != "false";
@@ -143,8 +160,9 @@ void read_job(const Node& c, Case& out, Diagnostics& faults) {
   if (given(c, "loss")) job.loss = text(c, "loss");
   if (given(c, "experts")) job.experts = text(c, "experts");
   if (given(c, "activation_offload")) {
-    job.offload = text(c, "activation_offload") == "pinned" ? program::TrainingJob::Offload::pinned
-                                                            : program::TrainingJob::Offload::pageable;
+    job.offload = text(c, "activation_offload") == "pinned"
+                      ? program::TrainingJob::Offload::pinned
+                      : program::TrainingJob::Offload::pageable;
   }
   job.steps = static_cast<int>(whole(c, "steps", 3, faults));
   out.allocator = text(at(c, "environment"), "PYTORCH_CUDA_ALLOC_CONF");

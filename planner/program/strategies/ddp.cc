@@ -1,0 +1,202 @@
+// DistributedDataParallel: every rank holds the whole model; gradients are averaged in flat buckets
+// (torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp).
+
+#include <algorithm>
+
+#include "program/strategy.h"
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+namespace {
+
+using tensor::Runtime;
+using tensor::Scoped;
+using tensor::Shape;
+using tensor::Tensor;
+using tensor::TensorBody;
+
+constexpr std::int64_t first_bucket = 1 << 20;
+
+class Ddp : public Strategy {
+ public:
+  Ddp(const DdpJob& job, model::Machine& machine)
+      : job_(job), machine_(machine), runtime_(machine.runtime) {}
+
+  void wrap(const std::vector<Tensor>& trainable) override {
+    parameters_ = trainable;
+    // Without unused parameters to look for, the first iteration has one bucket a dtype: it is
+    // rebuilt.
+    const bool limits = job_.find_unused && !job_.static_graph;
+    make_buckets(trainable, limits);
+    std::reverse(buckets_.begin(), buckets_.end());
+    if (job_.static_graph) {
+      used_map_ = runtime_.empty(Shape{static_cast<std::int64_t>(trainable.size())}, DType::i32);
+      runtime_.set_category(used_map_, Category::communication);
+    }
+  }
+
+  void before_forward(bool synchronize) override {
+    const Scoped<tensor::Label> label(runtime_.label, {"ddp", 0, false});
+    if (may_rebuild() && !arrived_.empty()) rebuild();
+    collecting_ = synchronize;
+    if (synchronize_buffers_) broadcast_buffers();
+  }
+
+  void after_forward(bool synchronize, model::Value& result) override {
+    synchronize_buffers_ = synchronize;
+    // A static graph's first outputs pass through a copy (_DDPSink).
+    if (job_.static_graph && passes_++ == 0) copy_tensors(result);
+  }
+
+  void after_gradient(TensorBody& parameter) override {
+    if (!collecting_) return;
+    // A static graph is only known after the first iteration.
+    const bool first = job_.static_graph && passes_ <= 1;
+    if (may_rebuild() && !first) arrived_.push_back(&parameter);
+    if (!job_.bucket_view) return;
+    // The gradient is copied into its place in the bucket, which it is from then on.
+    const Tensor& bucket = bucket_of(&parameter);
+    parameter.grad = runtime_.alias_of(bucket, parameter.shape, parameter.stride);
+  }
+
+ private:
+  struct Bucket {
+    Tensor buffer;
+    std::vector<const TensorBody*> members;
+  };
+
+  /// A small first bucket, unless the size of buckets was given.
+  std::int64_t first_limit() const {
+    return job_.bucket_bytes_given ? job_.bucket_bytes : first_bucket;
+  }
+  static void copy_tensors(model::Value& value) {
+    if (value.kind == model::ValueKind::tensor) value.tensor = tensor::clone(value.tensor, true);
+    if (value.kind != model::ValueKind::list) return;
+    model::ValueList copies = *value.list;
+    for (model::Value& item : copies) copy_tensors(item);
+    value = model::Value::of_list(std::move(copies));
+  }
+  bool may_rebuild() const { return (job_.static_graph || !job_.find_unused) && !rebuilt_; }
+
+  /// compute_bucket_assignment_by_size: a bucket is closed as soon as it has reached its limit.
+  void make_buckets(const std::vector<Tensor>& order, bool limited) {
+    std::vector<Bucket> made;
+    struct Open {
+      std::vector<const TensorBody*> members;
+      std::int64_t bytes = 0, count = 0;
+      int closed = 0;
+      DType dtype = DType::f32;
+    };
+    std::vector<Open> open;
+    const auto close = [&](Open& o) {
+      Bucket bucket;
+      bucket.members = std::move(o.members);
+      counts_.push_back(o.count);
+      dtypes_.push_back(o.dtype);
+      made.push_back(std::move(bucket));
+      o.members.clear();
+      o.bytes = o.count = 0;
+      ++o.closed;
+    };
+    counts_.clear();
+    dtypes_.clear();
+    for (const Tensor& p : order) {
+      std::size_t i = 0;
+      while (i < open.size() && open[i].dtype != p.dtype()) ++i;
+      if (i == open.size()) {
+        open.emplace_back();
+        open[i].dtype = p.dtype();
+      }
+      Open& o = open[i];
+      o.members.push_back(p.get());
+      o.count += p.count();
+      o.bytes += p.count() * element_size(p.dtype());
+      const std::int64_t limit = o.closed == 0 ? first_limit() : job_.bucket_bytes;
+      if (limited && o.bytes >= limit) close(o);
+    }
+    for (Open& o : open) {
+      if (!o.members.empty()) close(o);
+    }
+    for (std::size_t i = 0; i < made.size(); ++i) {
+      made[i].buffer = runtime_.empty(Shape{counts_[i]}, dtypes_[i]);
+      runtime_.set_category(made[i].buffer, Category::communication);
+    }
+    buckets_ = std::move(made);
+  }
+
+  /// After the first synchronized backward: buckets in the order in which gradients arrived. Rank
+  /// 0's order is sent as two small tensors first.
+  void rebuild() {
+    std::vector<Tensor> order;
+    for (const TensorBody* body : arrived_) {
+      for (const Tensor& p : parameters_) {
+        if (p.get() == body) order.push_back(p);
+      }
+    }
+    const auto indices = static_cast<std::int64_t>(order.size());
+    {
+      const Tensor members = runtime_.empty(Shape{indices + 1}, DType::i32);
+      const Tensor sizes = runtime_.empty(Shape{bucket_count(order)}, DType::i32);
+    }
+    buckets_.clear();
+    make_buckets(order, true);
+    rebuilt_ = true;
+    arrived_.clear();
+  }
+
+  std::int64_t bucket_count(const std::vector<Tensor>& order) const {
+    std::int64_t count = 0;
+    std::int64_t bytes = 0;
+    for (const Tensor& p : order) {
+      bytes += p.count() * element_size(p.dtype());
+      if (bytes < (count == 0 ? first_limit() : job_.bucket_bytes)) continue;
+      ++count;
+      bytes = 0;
+    }
+    return count + (bytes > 0 ? 1 : 0);
+  }
+
+  const Tensor& bucket_of(const TensorBody* parameter) const {
+    for (const Bucket& bucket : buckets_) {
+      for (const TensorBody* member : bucket.members) {
+        if (member == parameter) return bucket.buffer;
+      }
+    }
+    throw std::runtime_error("a parameter is in no bucket");
+  }
+
+  /// Buffers are sent flattened into one tensor a dtype (_sync_buffers).
+  void broadcast_buffers() {
+    std::int64_t bytes = 0;
+    for (const model::Module& module : machine_.modules) {
+      const std::size_t parameters = module.type->spec->parameters.size();
+      for (std::size_t i = parameters; i < module.tensors.size(); ++i) {
+        const Tensor& buffer = module.tensors[i];
+        if (buffer) bytes += buffer.count() * element_size(buffer.dtype());
+      }
+    }
+    if (bytes > 0) runtime_.scratch(bytes);
+  }
+
+  DdpJob job_;
+  model::Machine& machine_;
+  Runtime& runtime_;
+  std::vector<Tensor> parameters_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::int64_t> counts_;
+  std::vector<DType> dtypes_;
+  std::vector<const TensorBody*> arrived_;
+  Tensor used_map_;
+  std::int64_t passes_ = 0;
+  bool rebuilt_ = false;
+  bool collecting_ = true;
+  bool synchronize_buffers_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_ddp(const DdpJob& job, model::Machine& machine) {
+  return std::make_unique<Ddp>(job, machine);
+}
+
+}  // namespace shardfit::program
