@@ -71,7 +71,7 @@ Value slice(Machine&, Value* a) {
   const std::int64_t start = a[2].is_none() ? 0 : integer_of(a[2], "start");
   const std::int64_t end = a[3].is_none() ? x.size(d) : integer_of(a[3], "end");
   const std::int64_t step = a[4].is_none() ? 1 : integer_of(a[4], "step");
-  if (start == 0 && end == x.size(d) && step == 1) return a[0];
+  if (start == 0 && end == x.size(d) && step == 1) return Value::of(t::alias(x));
   return Value::of(t::slice(x, d, start, end, step));
 }
 Value select(Machine&, Value* a) {
@@ -99,7 +99,31 @@ Value to(Machine&, Value* a) { return Value::of(t::to(first(a), dtype_of(a[1])))
 Value to_float(Machine&, Value* a) { return Value::of(t::to(first(a), DType::f32)); }
 Value dtype(Machine&, Value* a) { return Value::of_dtype(first(a).dtype()); }
 Value clone(Machine&, Value* a) { return Value::of(t::clone(first(a), true)); }
-Value pow(Machine&, Value* a) { return Value::of(t::pow_scalar(first(a), a[1].as_real())); }
+Value pow(Machine&, Value* a) {
+  if (a[1].kind == ValueKind::tensor) return Value::of(t::pow_tensor(first(a), a[1].tensor));
+  return Value::of(t::pow_scalar(first(a), a[1].as_real()));
+}
+Value add_in_place(Machine&, Value* a) {
+  t::add_in_place(first(a), tensor_of(a[1], "the second tensor"));
+  return a[0];
+}
+Value scale_in_place(Machine&, Value* a) {
+  t::div_in_place(first(a));
+  return a[0];
+}
+Value tile(Machine&, Value* a) {
+  return Value::of(t::tile(first(a), integer_of(a[1], "the number of copies")));
+}
+Value pick(Machine&, Value* a) { return Value::of(t::pick(first(a), dim(a[1]))); }
+Value baddbmm(Machine&, Value* a) {
+  return Value::of(t::baddbmm(first(a), tensor_of(a[1], "a matrix"), tensor_of(a[2], "a matrix")));
+}
+/// The largest power of two that is not above a number.
+Value power_of_two(Machine&, Value* a) {
+  std::int64_t power = 1;
+  while (power * 2 <= integer_of(a[0], "a number")) power *= 2;
+  return Value::of(power);
+}
 Value mean(Machine&, Value* a) {
   if (a[1].is_none()) return Value::of(t::mean_all(first(a)));
   return Value::of(t::mean(first(a), dim(a[1]), a[2].is_none() || a[2].truth()));
@@ -149,6 +173,12 @@ Value where(Machine&, Value* a) { return Value::of(t::where(first(a), a[1].tenso
 Value masked_fill(Machine&, Value* a) {
   return Value::of(t::masked_fill(first(a), tensor_of(a[1], "a mask")));
 }
+Value tril(Machine&, Value* a) { return Value::of(t::compare_scalar("tril", first(a))); }
+Value logical_and(Machine&, Value* a) {
+  return Value::of(t::compare("and", first(a), tensor_of(a[1], "the second tensor")));
+}
+/// x[indices]: one index tensor a leading dimension, broadcast against each other.
+Value gather(Machine&, Value* a) { return Value::of(t::index(first(a), tensor_list(a[1]))); }
 Value attention(Machine& m, Value* a) {
   t::AttentionArguments args;
   args.query = first(a);
@@ -173,15 +203,7 @@ Value scratch(Machine& m, Value* a) {
 Value scalar(Machine& m, Value* a) {
   return Value::of(m.runtime.host_scalar(a[0].is_none() ? DType::f32 : dtype_of(a[0])));
 }
-/// The running sum of integers: a copy in int64 and the scan's scratch space.
-Value cumsum(Machine& m, Value* a) {
-  const Tensor& x = first(a);
-  const t::Scoped<const char*> label(m.runtime.label.kind, "cumsum");
-  Tensor out = m.runtime.empty(x.shape(), DType::i64);
-  const Tensor wide = t::to(x, DType::i64);
-  if (x.rank() == 1 || x.size(0) == 1) m.runtime.scratch(1279);
-  return Value::of(std::move(out));
-}
+Value cumsum(Machine&, Value* a) { return Value::of(t::cumsum(first(a))); }
 /// One byte for each outermost row, then one (ReduceLogicKernel.cu).
 Value all(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "all");
@@ -190,6 +212,7 @@ Value all(Machine& m, Value* a) {
 }
 Value detach(Machine&, Value* a) { return Value::of(t::detach(first(a))); }
 Value requires_grad(Machine&, Value* a) { return Value::of_bool(first(a).requires_grad()); }
+Value integer(Machine&, Value* a) { return Value::of(static_cast<std::int64_t>(a[0].as_real())); }
 Value length(Machine&, Value* a) {
   if (a[0].kind != ValueKind::list) throw std::runtime_error("only a list has a length");
   return Value::of(static_cast<std::int64_t>(a[0].list->size()));
@@ -204,8 +227,13 @@ Value maximum(Machine&, Value* a) { return a[0].as_real() >= a[1].as_real() ? a[
 Value repeat(Machine&, Value*) {
   throw std::runtime_error("repeat(n, module) makes children only");
 }
+/// Ends the program with a fault: what is wrong, and the text it is about.
+Value refuse(Machine&, Value* a) {
+  std::string message = a[0].kind == ValueKind::text ? *a[0].text : "refused";
+  if (a[1].kind == ValueKind::text) message += ": '" + *a[1].text + "'";
+  throw std::runtime_error(message);
+}
 Value is_contiguous(Machine&, Value* a) { return Value::of_bool(first(a).contiguous()); }
-
 
 }  // namespace
 
@@ -261,6 +289,16 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"invert", {"x"}, 1, invert},
         {"where", {"condition", "a", "b"}, 2, where},
         {"masked_fill", {"x", "mask"}, 2, masked_fill},
+        {"add_in_place", {"a", "b"}, 2, add_in_place},
+        {"scale_in_place", {"a"}, 1, scale_in_place},
+        {"tile", {"x", "times"}, 2, tile},
+        {"pick", {"x", "dim"}, 2, pick},
+        {"baddbmm", {"start", "a", "b"}, 3, baddbmm},
+        {"bloom_gelu", {"x"}, 1, unary<t::bloom_gelu>},
+        {"power_of_two", {"number"}, 1, power_of_two},
+        {"tril", {"x"}, 1, tril},
+        {"logical_and", {"a", "b"}, 2, logical_and},
+        {"gather", {"x", "indices"}, 2, gather},
         {"attention",
          {"query", "key", "value", "mask", "causal", "grouped", "dropout"},
          3,
@@ -272,10 +310,12 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"all", {"x"}, 1, all},
         {"requires_grad", {"x"}, 1, requires_grad},
         {"is_contiguous", {"x"}, 1, is_contiguous},
+        {"int", {"number"}, 1, integer},
         {"length", {"list"}, 1, length},
         {"range", {"count"}, 1, range},
         {"min", {"a", "b"}, 2, minimum},
         {"max", {"a", "b"}, 2, maximum},
+        {"refuse", {"message", "name"}, 1, refuse},
         {"repeat", {"count", "module"}, 2, repeat},
     };
     rows.insert(rows.end(), host_table().begin(), host_table().end());

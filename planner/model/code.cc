@@ -217,7 +217,8 @@ class Binder {
   void bind_call(const Expr& e, Code& c) {
     Code callee;
     const bool value = e.text.empty();
-    if (value || (!making_ && resolve(e.text, callee))) {
+    // A number of the model is no module: `dropout(x, dropout)` calls the operator.
+    if (value || (!making_ && resolve(e.text, callee) && callee.op != Op::global)) {
       c.op = Op::call_value;
       c.children.push_back(value ? bind(e.children[0]) : std::move(callee));
       for (std::size_t i = value ? 1 : 0; i < e.children.size(); ++i) {

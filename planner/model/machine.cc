@@ -332,6 +332,11 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
         for (std::size_t i = 0; i < s.parameters.size(); ++i) {
           if (s.parameters[i].name == *code.value.text) return Value::of(base.module->tensors[i]);
         }
+        for (std::size_t i = 0; i < s.constants.size(); ++i) {
+          if (s.constants[i].name == *code.value.text) {
+            return base.module->constants[s.takes.size() + i];
+          }
+        }
         fail(code, self,
              "module '" + base.module->path + "' has no part '" + *code.value.text + "'");
       }

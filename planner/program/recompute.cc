@@ -113,6 +113,7 @@ struct Frame : std::enable_shared_from_this<Frame> {
   const Module& module;
   ValueList arguments;   // the named ones; the first, positional one is empty here
   tensor::Saved hidden;  // kept as autograd keeps tensors: outer hooks see it
+  bool hidden_wants_gradient = false;
   bool autocast, cache;
   std::unique_ptr<SelectiveStorage> selective;
   std::vector<std::weak_ptr<Holder>> holders;
@@ -127,6 +128,7 @@ struct Frame : std::enable_shared_from_this<Frame> {
         cache(m.runtime.autocast.cache_enabled) {
     if (arguments[0].kind == ValueKind::tensor) {
       hidden.keep(arguments[0].tensor);
+      hidden_wants_gradient = arguments[0].tensor.requires_grad();
       arguments[0] = {};
     }
     for (const Value& v : arguments) {
@@ -184,7 +186,7 @@ void Frame::recompute() {
   ValueList inputs = arguments;
   if (!hidden.empty()) {
     const Tensor input = hidden.get();
-    input->leaf_requires_grad = true;
+    input->leaf_requires_grad = hidden_wants_gradient;
     inputs[0] = Value::of(input);
   }
   RecomputeHooks hooks(*this);

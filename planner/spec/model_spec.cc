@@ -1,8 +1,9 @@
 #include "spec/model_spec.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <filesystem>
+
+#include "spec/data_directory.h"
 
 namespace shardfit::spec {
 namespace {
@@ -77,11 +78,6 @@ const Node& language_part(const Node& root, const std::vector<FamilyEntry>& fami
 }
 
 }  // namespace
-
-std::string data_directory() {
-  if (const char* given = std::getenv("SHARDFIT_DATA")) return given;
-  return std::string(SHARDFIT_SOURCE_DIR) + "/model_specs";
-}
 
 std::vector<std::string> data_files(const std::string& folder) {
   std::vector<std::string> files;

@@ -21,8 +21,6 @@ struct ModelSpec {
   Location where;
 };
 
-/// Where the data files are: $SHARDFIT_DATA, else model_specs/ of the source tree.
-std::string data_directory();
 /// Files of a folder below the data directory that end in `.yaml`, sorted.
 std::vector<std::string> data_files(const std::string& folder);
 

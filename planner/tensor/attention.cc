@@ -1,46 +1,12 @@
 #include <algorithm>
 
+#include "tensor/attention_kernels.h"
 #include "tensor/autocast.h"
 #include "tensor/iterator.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
 
 namespace shardfit::tensor {
-namespace {
-
-std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
-
-/// Memory of (batch, length, heads, dim) seen as (batch, heads, length, dim), as the kernels lay it out.
-Tensor heads_inside(Runtime& runtime, std::int64_t b, std::int64_t h, std::int64_t s,
-                    std::int64_t d, DType dtype) {
-  return runtime.empty_strided(Shape{b, h, s, d}, Shape{s * h * d, d, h * d, 1}, dtype);
-}
-
-/// empty_like keeps the strides of a dense tensor.
-Tensor empty_like(const Tensor& a) {
-  return a.dense() ? a.runtime().empty_strided(a.shape(), a->stride, a.dtype())
-                   : elementwise_output("empty_like", {a}, a.dtype());
-}
-
-/// Zeros behind the last dimension up to a multiple (transformers/attention.cpp, pad_last_dim).
-Tensor pad_last(const Tensor& a, std::int64_t multiple) {
-  const std::int64_t have = a.size(-1);
-  if (have % multiple == 0) return a;
-  Runtime& runtime = a.runtime();
-  Shape shape = a.shape();
-  shape[-1] = round_up(have, multiple);
-  NodeRef node;
-  if (runtime.grad_enabled && a.requires_grad()) {
-    node = runtime.make_node("pad", [](Node& n, Gradients& in, Gradients& out) {
-      out[0] = clone(slice(in[0], -1, 0, n.shape[-1]), true);
-    }, 1);
-    runtime.connect(*node.get(), 0, a);
-    node->shape = a.shape();
-  }
-  Tensor out = runtime.empty(shape, a.dtype());
-  if (node) runtime.attach(node, out);
-  return out;
-}
 
 NodeRef attention_node(const char* kind, Backward backward, const AttentionArguments& a) {
   Runtime& runtime = a.query.runtime();
@@ -59,7 +25,7 @@ NodeRef attention_node(const char* kind, Backward backward, const AttentionArgum
   return node;
 }
 
-void record(const char* kind, const AttentionArguments& a, bool backward) {
+void record_attention(const char* kind, const AttentionArguments& a, bool backward) {
   Runtime& runtime = a.query.runtime();
   if (!runtime.record_computes) return;
   Compute c;
@@ -77,6 +43,44 @@ void record(const char* kind, const AttentionArguments& a, bool backward) {
   c.bytes = static_cast<double>(element_size(c.dtype)) * (backward ? 2 : 1) *
             static_cast<double>(2 * a.query.count() + a.key.count() + a.value.count());
   runtime.record_compute(c);
+}
+
+Tensor additive_mask(const Tensor& mask, DType dtype) {
+  Runtime& runtime = mask.runtime();
+  const Tensor lowest = runtime.empty({}, dtype);
+  const Tensor zero = runtime.empty({}, dtype);
+  return runtime.empty(mask.shape(), dtype);
+}
+
+namespace {
+
+/// empty_like keeps the strides of a dense tensor.
+Tensor empty_like(const Tensor& a) {
+  return a.dense() ? a.runtime().empty_strided(a.shape(), a->stride, a.dtype())
+                   : elementwise_output("empty_like", {a}, a.dtype());
+}
+
+/// Zeros behind the last dimension up to a multiple (transformers/attention.cpp, pad_last_dim).
+Tensor pad_last(const Tensor& a, std::int64_t multiple) {
+  const std::int64_t have = a.size(-1);
+  if (have % multiple == 0) return a;
+  Runtime& runtime = a.runtime();
+  Shape shape = a.shape();
+  shape[-1] = round_up(have, multiple);
+  NodeRef node;
+  if (runtime.grad_enabled && a.requires_grad()) {
+    node = runtime.make_node(
+        "pad",
+        [](Node& n, Gradients& in, Gradients& out) {
+          out[0] = clone(slice(in[0], -1, 0, n.shape[-1]), true);
+        },
+        1);
+    runtime.connect(*node.get(), 0, a);
+    node->shape = a.shape();
+  }
+  Tensor out = runtime.empty(shape, a.dtype());
+  if (node) runtime.attach(node, out);
+  return out;
 }
 
 /// dq, dk, dv, softmax_d, dq_accum and, with grouped heads, dk and dv of every query head
@@ -110,7 +114,7 @@ void flash_backward(Node& node, Gradients& in, Gradients& out) {
   shape.key = k;
   shape.value = v;
   shape.causal = node.number[0] != 0;
-  record("flash_attention", shape, true);
+  record_attention("flash_attention", shape, true);
 }
 
 Tensor flash(const AttentionArguments& arguments) {
@@ -130,7 +134,8 @@ Tensor flash(const AttentionArguments& arguments) {
         runtime.empty(Shape{a.query.size(0), a.query.size(1), a.query.size(2)}, DType::f32));
     made.push_back(runtime.scratch(16));
     made.push_back(runtime.scratch(8));
-    record("flash_attention", a, false);
+    if (a.dropout > 0) made[2] = runtime.scratch(16);  // the state of the generator, anew
+    record_attention("flash_attention", a, false);
     if (runtime.mode) runtime.mode->after("flash_attention", made);
   }
   Tensor out = std::move(made[0]);
@@ -148,44 +153,6 @@ Tensor flash(const AttentionArguments& arguments) {
   return dim == out.size(-1) ? out : slice(out, -1, 0, dim);
 }
 
-/// gq, gk, gv, delta (transformers/cuda/attention_backward.cu, _efficient_attention_backward).
-void efficient_backward(Node& node, Gradients& in, Gradients& out) {
-  Runtime& runtime = *node.runtime;
-  const Tensor k = node.load(0);
-  const Tensor q = node.load(1);
-  const Tensor v = node.load(2);
-  const Tensor gradient = contiguous(transpose(in[0], 1, 2));
-  const std::int64_t b = q.size(0), h = q.size(1), s = q.size(2), t = k.size(2);
-  out[0] = heads_inside(runtime, b, h, s, q.size(3), q.dtype());
-  out[1] = heads_inside(runtime, b, h, t, k.size(3), q.dtype());
-  out[2] = heads_inside(runtime, b, h, t, v.size(3), q.dtype());
-  const Tensor delta = runtime.empty(Shape{b, h, round_up(s, 32)}, DType::f32);
-  AttentionArguments shape;
-  shape.query = q;
-  shape.key = k;
-  shape.value = v;
-  record("efficient_attention", shape, true);
-}
-
-Tensor efficient(const AttentionArguments& a) {
-  Runtime& runtime = a.query.runtime();
-  const Scoped<const char*> label(runtime.label.kind, "efficient_attention");
-  NodeRef node = attention_node("efficient_attention", efficient_backward, a);
-  if (node) node->save(a.mask);
-  const std::int64_t b = a.query.size(0), h = a.query.size(1), s = a.query.size(2);
-  Tensor out = heads_inside(runtime, b, h, s, a.value.size(3), a.query.dtype());
-  const bool keeps = static_cast<bool>(node);
-  const Tensor lse =
-      keeps ? runtime.empty(Shape{b, h, round_up(s, 32)}, DType::f32) : Tensor();
-  record("efficient_attention", a, false);
-  if (node) {
-    runtime.attach(node, out);
-    node->save(out);
-    node->save(lse);
-  }
-  return out;
-}
-
 /// Key and value heads repeated to the query's number (attention.cpp,
 /// pre_process_group_query_attention_input).
 Tensor repeat_heads(const Tensor& a, std::int64_t heads) {
@@ -196,8 +163,8 @@ Tensor repeat_heads(const Tensor& a, std::int64_t heads) {
   return reshape(clone(wide, false), Shape{a.size(0), heads, a.size(2), a.size(3)});
 }
 
-/// Softmax whose rows of nothing but -inf give zeros (SoftMax.cpp, _safe_softmax): which entries are
-/// -inf, in which rows all of them, and a zero.
+/// Softmax whose rows of nothing but -inf give zeros (SoftMax.cpp, _safe_softmax): which entries
+/// are -inf, in which rows all of them, and a zero.
 Tensor safe_softmax(const Tensor& a) {
   Runtime& runtime = a.runtime();
   const Scoped<const char*> label(runtime.label.kind, "softmax");
@@ -211,68 +178,88 @@ Tensor safe_softmax(const Tensor& a) {
   return out;
 }
 
-/// A boolean mask as numbers to add: 0 and -inf (attention.cpp, convert_boolean_attn_mask).
-Tensor additive_mask(const Tensor& mask, DType dtype) {
-  Runtime& runtime = mask.runtime();
-  const Tensor lowest = runtime.empty({}, dtype);
-  const Tensor zero = runtime.empty({}, dtype);
-  return runtime.empty(mask.shape(), dtype);
-}
-
-/// Plain products and a softmax, with the whole matrix of scores
+/// Plain products and a softmax, with the whole matrix of scores; half precision is worked in fp32
 /// (transformers/attention.cpp, _scaled_dot_product_attention_math).
 Tensor math(const AttentionArguments& a) {
   Runtime& runtime = a.query.runtime();
   const Scoped<const char*> label(runtime.label.kind, "math_attention");
   const DType dtype = a.query.dtype();
   const DType inner = is_half(dtype) ? DType::f32 : dtype;
+  Tensor mask = a.mask;
+  if (mask && mask.dtype() == DType::boolean) mask = additive_mask(mask, dtype);
   const Tensor query = to(a.query, inner);
   Tensor key = to(a.key, inner);
   Tensor value = to(a.value, inner);
-  Tensor mask = a.mask;
   const Tensor scaled_query = mul_scalar(query);
   if (a.causal) {
-    const Tensor ones = runtime.empty(Shape{query.size(2), key.size(2)}, DType::boolean);
-    mask = compare_scalar("tril", ones);
+    const Shape shape{query.size(2), key.size(2)};
+    mask = compare_scalar("tril", runtime.empty(shape, DType::boolean));
+    mask = additive_mask(mask, inner);
   }
-  if (mask && mask.dtype() == DType::boolean) mask = additive_mask(mask, inner);
   if (a.grouped) {
     key = repeat_heads(key, query.size(1));
     value = repeat_heads(value, query.size(1));
   }
-  const Tensor scaled_key = mul_scalar(key);
-  Tensor scores = matmul(scaled_query, transpose(scaled_key, -2, -1));
+  Tensor scores = matmul(scaled_query, mul_scalar(transpose(key, -2, -1)));
   Tensor weights = safe_softmax(scores);
   scores.reset();
   weights = dropout(weights, a.dropout);
+  // The weights are a second result, which the caller drops.
+  const Tensor returned = to(weights, dtype);
   return to(matmul(weights, value), dtype);
 }
 
 }  // namespace
 
-AttentionKernel choose_attention(const AttentionArguments& a) {
-  const Runtime& runtime = a.query.runtime();
-  const bool heads_equal = a.query.size(1) == a.key.size(1);
-  const bool half = is_half(a.query.dtype());
-  const bool dims_equal = a.query.size(-1) == a.value.size(-1);
-  const bool capable = runtime.device.capability_major >= 8;
-  if (half && !a.mask && dims_equal && a.query.size(-1) <= 256 && capable &&
-      (heads_equal || a.grouped)) {
-    return AttentionKernel::flash;
+namespace {
+
+/// flash_attention of sdp_utils.cpp: half precision, no mask, heads of at most 256, equal or
+/// grouped, on 8.0 and later; 8.6, 8.9 and 12.x do not train heads of 193 to 224, nor wider ones
+/// with dropout.
+bool takes_flash(const AttentionArguments& a, const DeviceTraits& device) {
+  const std::int64_t width = a.query.size(-1);
+  const bool heads_fit = a.query.size(1) == a.key.size(1) || a.grouped;
+  if (!is_half(a.query.dtype()) || a.mask || width != a.value.size(-1) || width > 256 ||
+      device.capability_major < 8 || !heads_fit) {
+    return false;
   }
-  if (heads_equal) return AttentionKernel::efficient;
+  const bool small = (device.capability_major == 8 && device.capability_minor != 0) ||
+                     device.capability_major == 12;
+  const bool trains = a.query.runtime().grad_enabled &&
+                      (a.query.requires_grad() || a.key.requires_grad() || a.value.requires_grad());
+  return !(small && trains && width > 192 && (width <= 224 || a.dropout > 0));
+}
+
+/// mem_efficient_attention of sdp_utils.cpp: equal heads, rows of 16 bytes.
+bool takes_efficient(const AttentionArguments& a, const DeviceTraits& device) {
+  std::int64_t alignment = is_half(a.query.dtype()) ? 8 : 4;
+  if (device.capability_major < 8 && !is_half(a.query.dtype())) alignment = 1;
+  return a.query.size(1) == a.key.size(1) && a.query.size(-1) % alignment == 0 &&
+         a.value.size(-1) % alignment == 0;
+}
+
+}  // namespace
+
+AttentionKernel choose_attention(const AttentionArguments& a) {
+  const DeviceTraits& device = a.query.runtime().device;
+  if (takes_flash(a, device)) return AttentionKernel::flash;
+  if (takes_efficient(a, device)) return AttentionKernel::efficient;
   return AttentionKernel::math;
 }
 
 Tensor attention(const AttentionArguments& arguments) {
   AttentionArguments a = arguments;
-  a.query = cast_low(a.query);
-  a.key = cast_low(a.key);
+  if (a.mask) a.mask = cast_low(a.mask);
   a.value = cast_low(a.value);
+  a.key = cast_low(a.key);
+  a.query = cast_low(a.query);
   switch (choose_attention(a)) {
-    case AttentionKernel::flash: return flash(a);
-    case AttentionKernel::efficient: return efficient(a);
-    case AttentionKernel::math: return math(a);
+    case AttentionKernel::flash:
+      return flash(a);
+    case AttentionKernel::efficient:
+      return efficient_attention(a);
+    case AttentionKernel::math:
+      return math(a);
   }
   return {};
 }

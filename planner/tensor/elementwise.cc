@@ -203,6 +203,18 @@ Tensor div_scalar(const Tensor& a) {
   return unary("div", a, float_of(a), Saves::nothing, div_scalar_backward);
 }
 
+void add_in_place(const Tensor& a, const Tensor& b) {
+  if (NodeRef node = node_for("add", add_backward, {a, b})) a.runtime().attach(node, a);
+}
+void div_in_place(const Tensor& a) {
+  if (NodeRef node = node_for("div", div_scalar_backward, {a})) a.runtime().attach(node, a);
+}
+
+Tensor pow_tensor(const Tensor& base, const Tensor& exponent) {
+  const Scoped<const char*> label(base.runtime().label.kind, "pow");
+  return elementwise_output("pow", {base, exponent}, promote(base.dtype(), exponent.dtype()));
+}
+
 Tensor pow_scalar(const Tensor& a, double exponent) {
   const Tensor x = cast_full(a);
   Tensor out = unary("pow", x, x.dtype(), Saves::input, pow_backward);
@@ -223,9 +235,7 @@ Tensor rsqrt(const Tensor& a) {
   const Tensor x = cast_full(a);
   return unary("rsqrt", x, float_of(x), Saves::result, rsqrt_backward);
 }
-Tensor sqrt(const Tensor& a) {
-  return unary("sqrt", a, float_of(a), Saves::result, sqrt_backward);
-}
+Tensor sqrt(const Tensor& a) { return unary("sqrt", a, float_of(a), Saves::result, sqrt_backward); }
 Tensor exp(const Tensor& a) {
   const Tensor x = cast_full(a);
   return unary("exp", x, float_of(x), Saves::result, exp_backward);

@@ -1,27 +1,102 @@
+#include <algorithm>
+
 #include "tensor/autocast.h"
+#include "tensor/cub.h"
+#include "tensor/iterator.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
 
 namespace shardfit::tensor {
 namespace {
 
-/// Up to 3072 indices are added by one kernel; more are sorted first
+int bits_of(std::int64_t n) {
+  int bits = 1;
+  while (n > 1) {
+    ++bits;
+    n >>= 1;
+  }
+  return bits;
+}
+
+/// Rows of the gradient summed by segments of equal indices: where segments start, how many parts
+/// of ten rows each has, and the parts' sums in fp32 (cuda/EmbeddingBackwardKernel.cu,
+/// embedding_backward_cuda_kernel).
+Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, const Shape& shape) {
+  constexpr std::int64_t rows_per_thread = 10;
+  const DeviceTraits& device = runtime.device;
+  Tensor out = runtime.empty(shape, gradient.dtype());
+  const Tensor offsets = runtime.empty(Shape{n}, DType::i64);
+  const Tensor segments = runtime.empty(Shape{}, DType::i64);
+  {
+    const Tensor unique_keys = runtime.scratch(8 * n);
+    runtime.scratch(unique_by_key_scratch(device, n));
+  }
+  const std::int64_t most_segments = std::min(n, shape[0]);
+  const Tensor parts = runtime.empty(Shape{most_segments}, DType::i64);
+  const Tensor part_offsets = runtime.empty(Shape{most_segments}, DType::i64);
+  runtime.scratch(scan_scratch(most_segments, 8));
+  const Tensor total = runtime.empty(Shape{}, DType::i64);
+  const std::int64_t most_parts = n / rows_per_thread + most_segments;
+  const Tensor part_starts = runtime.empty(Shape{most_parts}, DType::i64);
+  const DType sum = is_half(gradient.dtype()) ? DType::f32 : gradient.dtype();
+  const Tensor part_sums = runtime.empty(Shape{most_parts, shape[1]}, sum);
+  return out;
+}
+
+/// Up to 3072 indices are added by one kernel; more are sorted first, with their places
 /// (cuda/Embedding.cu, embedding_dense_backward_cuda).
 void embedding_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
   const Tensor indices = node.load(0);
   const std::int64_t n = indices.count();
+  const Tensor gradient = contiguous(in[0]);
   if (n <= 3072) {
-    out[0] = runtime.empty(node.shape, in[0].dtype());
+    out[0] = runtime.empty(node.shape, gradient.dtype());
     return;
   }
-  const Tensor gradient = contiguous(in[0]);
-  const Tensor sorted = runtime.empty(Shape{n}, DType::i64);
-  const Tensor original = runtime.empty(Shape{n}, DType::i64);
+  const Tensor sorted = runtime.empty(indices.shape(), DType::i64);
+  const Tensor places = runtime.empty(indices.shape(), DType::i64);
+  {
+    const Tensor range = runtime.empty(Shape{n}, DType::i64);
+    runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
+  }
+  out[0] = sum_segments(runtime, gradient, n, node.shape);
+}
+
+/// Zeros of the whole shape; the gradient is added at its sorted places (cuda/Indexing.cu,
+/// index_put_with_sort_kernel): the index wrapped, times its stride, sorted with the places.
+void pick_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor index = node.load(0);
   out[0] = runtime.empty(node.shape, in[0].dtype());
+  Tensor wrapped = runtime.empty(index.shape(), DType::i64);
+  const Tensor linear = runtime.empty(index.shape(), DType::i64);
+  wrapped.reset();
+  const Tensor sorted = runtime.empty(index.shape(), DType::i64);
+  const Tensor places = runtime.empty(index.shape(), DType::i64);
+  const Tensor range = runtime.empty(index.shape(), DType::i64);
+  runtime.scratch(1);  // few numbers are sorted by one block
 }
 
 }  // namespace
+
+Tensor pick(const Tensor& x, int dim) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "index");
+  const Tensor index = runtime.empty(Shape{1}, DType::i64);
+  NodeRef node;
+  if (runtime.grad_enabled && x.requires_grad()) {
+    node = runtime.make_node("index", pick_backward, 1);
+    runtime.connect(*node.get(), 0, x);
+    node->save(index);
+    node->shape = x.shape();
+  }
+  Shape shape = x.shape();
+  shape[dim] = 1;
+  Tensor out = runtime.empty(shape, x.dtype());
+  if (node) runtime.attach(node, out);
+  return out;
+}
 
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
   Runtime& runtime = weight.runtime();
@@ -37,6 +112,32 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   shape.push_back(weight.size(1));
   Tensor out = runtime.empty(shape, weight.dtype());
   if (node) runtime.attach(node, out);
+  return out;
+}
+
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "index");
+  if (indices.empty() || static_cast<int>(indices.size()) > x.rank()) {
+    throw ShapeError("index: " + std::to_string(indices.size()) + " index tensors for " +
+                     shape_text(x.shape()));
+  }
+  Shape shape = indices.front().shape();
+  for (const Tensor& one : indices) shape = broadcast("index", shape, one.shape());
+  for (int i = static_cast<int>(indices.size()); i < x.rank(); ++i) shape.push_back(x.size(i));
+  return runtime.empty(shape, x.dtype());
+}
+
+Tensor cumsum(const Tensor& x) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "cumsum");
+  const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::i64;
+  Tensor out = runtime.empty(x.shape(), dtype);
+  const Tensor wide = to(x, dtype);
+  // One run of numbers goes to CUB, several to PyTorch's own kernel (cuda/ScanUtils.cuh, scan_dim).
+  if (x.count() == x.size(-1)) {
+    runtime.scratch(scan_scratch(x.count(), element_size(dtype)));
+  }
   return out;
 }
 

@@ -31,8 +31,8 @@ void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& ou
   c.n = b.size(-1);
   c.groups = a.rank() == 3 ? a.size(0) : 1;
   const double groups = static_cast<double>(c.groups);
-  c.flops = 2.0 * groups * static_cast<double>(c.m) * static_cast<double>(c.k) *
-            static_cast<double>(c.n);
+  c.flops =
+      2.0 * groups * static_cast<double>(c.m) * static_cast<double>(c.k) * static_cast<double>(c.n);
   c.bytes = static_cast<double>((a.count() + b.count()) * element_size(a.dtype()) +
                                 out.count() * element_size(out.dtype()));
   runtime.record_compute(c);
@@ -69,8 +69,7 @@ struct ProductExtra : NodeExtra {
 NodeRef product_node(const char* kind, Backward backward, const Tensor& a, const Tensor& b,
                      const Tensor& bias) {
   Runtime& runtime = a.runtime();
-  if (!runtime.grad_enabled ||
-      !(a.requires_grad() || b.requires_grad() || bias.requires_grad())) {
+  if (!runtime.grad_enabled || !(a.requires_grad() || b.requires_grad() || bias.requires_grad())) {
     return {};
   }
   NodeRef node = runtime.make_node(kind, backward, 3);
@@ -118,6 +117,14 @@ void bmm_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor a = node.load(1);
   if (node.wants(1)) out[1] = bmm(transpose(a, 1, 2), in[0]);
   if (node.wants(0)) out[0] = bmm(in[0], transpose(b, 1, 2));
+}
+
+void baddbmm_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor b = node.load(0);
+  const Tensor a = node.load(1);
+  if (node.wants(0)) out[0] = mul_scalar(bmm(in[0], transpose(b, 1, 2)));
+  if (node.wants(1)) out[1] = mul_scalar(bmm(transpose(a, 1, 2), in[0]));
+  if (node.wants(2)) out[2] = in[0];
 }
 
 Tensor product(const char* kind, const Tensor& a, const Tensor& b, const Tensor& bias,
@@ -180,27 +187,34 @@ Tensor batched(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 Tensor mm(const Tensor& a, const Tensor& b) {
-  const Tensor x = cast_low(a);
   const Tensor y = cast_low(b);
+  const Tensor x = cast_low(a);
   return product("mm", x, y, {}, mm_backward, Shape{x.size(0), y.size(1)});
 }
 
 Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b) {
-  const Tensor c = cast_low(bias);
-  const Tensor x = cast_low(a);
   const Tensor y = cast_low(b);
+  const Tensor x = cast_low(a);
+  const Tensor c = cast_low(bias);
   return product("addmm", x, y, c, addmm_backward, Shape{x.size(0), y.size(1)});
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
-  const Tensor x = cast_low(a);
   const Tensor y = cast_low(b);
+  const Tensor x = cast_low(a);
   return product("bmm", x, y, {}, bmm_backward, Shape{x.size(0), x.size(1), y.size(2)});
 }
 
-Tensor matmul(const Tensor& a, const Tensor& b) {
-  const Tensor x = cast_low(a);
+Tensor baddbmm(const Tensor& start, const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
+  const Tensor x = cast_low(a);
+  const Tensor c = cast_low(start);
+  return product("baddbmm", x, y, c, baddbmm_backward, Shape{x.size(0), x.size(1), y.size(2)});
+}
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  const Tensor y = cast_low(b);
+  const Tensor x = cast_low(a);
   if (x.rank() == 2 && y.rank() == 2) return mm(x, y);
   if (should_fold(x, y)) {
     Shape shape = x.shape();
@@ -212,9 +226,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const Tensor input = cast_low(x);
-  const Tensor w = cast_low(weight);
   const Tensor b = cast_low(bias);
+  const Tensor w = cast_low(weight);
+  const Tensor input = cast_low(x);
   if (input.size(-1) != w.size(1)) {
     throw ShapeError("linear: input " + shape_text(input.shape()) + ", weight " +
                      shape_text(w.shape()));

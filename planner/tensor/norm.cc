@@ -35,8 +35,8 @@ void softmax_backward(Node& node, Gradients& in, Gradients& out) {
 Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backward) {
   Runtime& runtime = a.runtime();
   const Scoped<const char*> label(runtime.label.kind, kind);
-  // A half input with an fp32 result is converted inside the kernel.
-  const Tensor x = is_half(a.dtype()) && dtype == DType::f32 ? a : to(a, dtype);
+  // An fp16 input with an fp32 result is converted inside the kernel (SoftMax.cpp, softmax).
+  const Tensor x = a.dtype() == DType::f16 && dtype == DType::f32 ? a : to(a, dtype);
   NodeRef node;
   if (runtime.grad_enabled && x.requires_grad()) {
     node = runtime.make_node(kind, backward, 1);
@@ -55,9 +55,9 @@ Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backw
 }  // namespace
 
 Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in) {
-  const Tensor x = cast_full(x_in);
-  const Tensor weight = cast_full(weight_in);
   const Tensor bias = cast_full(bias_in);
+  const Tensor weight = cast_full(weight_in);
+  const Tensor x = cast_full(x_in);
   Runtime& runtime = x.runtime();
   const Scoped<const char*> label(runtime.label.kind, "layer_norm");
   NodeRef node;

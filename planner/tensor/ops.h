@@ -1,8 +1,9 @@
 #pragma once
 // PyTorch's operators on tensors without values: each allocates what the CUDA kernel's host code
-// allocates, in that order, saves what autograd saves (tools/autograd/derivatives.yaml) and installs the
-// backward that does the same. Files: elementwise.cc, views.cc, reduce.cc, matmul.cc, norm.cc,
-// attention.cc, loss.cc, index.cc. Shapes are checked: a ShapeError names the operator and both shapes.
+// allocates, in that order, saves what autograd saves (tools/autograd/derivatives.yaml) and
+// installs the backward that does the same. Files: elementwise.cc, views.cc, reduce.cc, matmul.cc,
+// norm.cc, attention.cc, loss.cc, index.cc. Shapes are checked: a ShapeError names the operator and
+// both shapes.
 
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,11 @@ Tensor div(const Tensor& a, const Tensor& b);
 Tensor add_scalar(const Tensor& a);
 Tensor mul_scalar(const Tensor& a);
 Tensor div_scalar(const Tensor& a);
+/// a += b and a /= number: the same tensor, with a node of its own.
+void add_in_place(const Tensor& a, const Tensor& b);
+void div_in_place(const Tensor& a);
+/// base ** exponent of two tensors; no gradient.
+Tensor pow_tensor(const Tensor& base, const Tensor& exponent);
 /// a ** exponent.
 Tensor pow_scalar(const Tensor& a, double exponent);
 /// number ** a: the number becomes a tensor of eight bytes for a moment (Pow.cpp). No gradient.
@@ -40,6 +46,8 @@ Tensor sigmoid(const Tensor& a);
 Tensor relu(const Tensor& a);
 Tensor silu(const Tensor& a);
 Tensor gelu(const Tensor& a);
+/// modeling_bloom.py, BloomGelu.
+Tensor bloom_gelu(const Tensor& x);
 Tensor cos(const Tensor& a);
 Tensor sin(const Tensor& a);
 /// A comparison or logical operator of two tensors (or one and a number): bool, no gradient.
@@ -70,8 +78,12 @@ Tensor expand(const Tensor& a, const Shape& shape);
 /// a[..., start:end:step] in one dimension.
 Tensor slice(const Tensor& a, int dim, std::int64_t start, std::int64_t end, std::int64_t step = 1);
 Tensor select(const Tensor& a, int dim, std::int64_t index);
+/// The same tensor as a view of its own: what an index over everything gives (a[..., :n]).
+Tensor alias(const Tensor& a);
 std::vector<Tensor> split(const Tensor& a, const std::vector<std::int64_t>& sizes, int dim);
 Tensor contiguous(const Tensor& a);
+/// `times` copies one behind the other in the first dimension (Tensor.repeat); no gradient.
+Tensor tile(const Tensor& a, std::int64_t times);
 Tensor cat(const std::vector<Tensor>& tensors, int dim);
 
 // ---- reductions (aten/src/ATen/native/cuda/Reduce.cuh)
@@ -90,6 +102,8 @@ std::pair<std::int64_t, std::int64_t> reduce_scratch(const Tensor& a, std::uint3
 Tensor mm(const Tensor& a, const Tensor& b);
 Tensor bmm(const Tensor& a, const Tensor& b);
 Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b);
+/// start + scale * a b, of batches; the scale is not 1.
+Tensor baddbmm(const Tensor& start, const Tensor& a, const Tensor& b);
 Tensor matmul(const Tensor& a, const Tensor& b);
 /// x W^T + bias; weight (out, in), bias empty or (out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
@@ -106,7 +120,7 @@ struct AttentionArguments {
   Tensor query, key, value;  // (batch, heads, length, head dim)
   Tensor mask;               // empty: none, then `causal` may be set
   bool causal = false;
-  bool grouped = false;      // enable_gqa: fewer key/value heads than query heads
+  bool grouped = false;  // enable_gqa: fewer key/value heads than query heads
   double dropout = 0;
   bool scale_given = false;
 };
@@ -115,6 +129,14 @@ Tensor attention(const AttentionArguments& arguments);
 
 // ---- index and loss
 Tensor embedding(const Tensor& weight, const Tensor& indices);
+/// x[i, j, ...]: `indices` broadcast against each other and stand for x's leading dimensions. No
+/// gradient.
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
+/// x[..., [i], ...]: one place of a dimension by a list of one number; the dimension stays, of
+/// size 1.
+Tensor pick(const Tensor& x, int dim);
+/// The running sum along the last dimension; whole numbers are summed in int64. No gradient.
+Tensor cumsum(const Tensor& x);
 /// Cross-entropy with mean reduction; logits (rows, classes), target (rows) int64.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);
 Tensor mse_loss(const Tensor& a, const Tensor& target);

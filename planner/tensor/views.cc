@@ -117,6 +117,8 @@ void slice_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = node.runtime->empty(node.shape, in[0].dtype());
 }
 
+void alias_backward(Node&, Gradients& in, Gradients& out) { out[0] = in[0]; }
+
 void cat_backward(Node& node, Gradients& in, Gradients& out) {
   const int dim = static_cast<int>(node.number[0]);
   std::int64_t start = 0;
@@ -248,6 +250,10 @@ Tensor slice(const Tensor& a, int dim, std::int64_t start, std::int64_t end, std
   return view_node("slice", a, shape, stride, slice_backward, i);
 }
 
+Tensor alias(const Tensor& a) {
+  return view_node("alias", a, a.shape(), a->stride, alias_backward);
+}
+
 Tensor select(const Tensor& a, int dim, std::int64_t) {
   const int i = wrap(dim, a.rank());
   Shape shape = a.shape();
@@ -284,6 +290,13 @@ std::vector<Tensor> split(const Tensor& a, const std::vector<std::int64_t>& size
 }
 
 Tensor contiguous(const Tensor& a) { return a.contiguous() ? a : clone(a, false); }
+
+Tensor tile(const Tensor& a, std::int64_t times) {
+  const Scoped<const char*> label(a.runtime().label.kind, "tile");
+  Shape shape = a.shape();
+  shape[0] *= times;
+  return a.runtime().empty(shape, a.dtype());
+}
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   Runtime& runtime = tensors.front().runtime();
