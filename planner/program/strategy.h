@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/machine.h"
+#include "program/optimizer.h"
 #include "tensor/runtime.h"
 
 namespace shardfit::program {
@@ -35,6 +36,18 @@ struct DdpJob {
   bool find_unused = false;
   bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
 };
+
+/// ZeroRedundancyOptimizer's settings.
+struct ZeroRedundancyJob {
+  std::int64_t ranks = 2;
+  std::int64_t rank = 0;
+  bool bucket_view = false;  // parameters are views of one flat tensor a rank
+};
+
+/// An optimizer over this rank's share of the parameters. Mixed dtypes share no bucket in torch; here
+/// each part is taken to be of one dtype.
+std::unique_ptr<Optimizer> make_zero_redundancy(std::unique_ptr<Optimizer> inner,
+                                                const ZeroRedundancyJob& job);
 
 std::unique_ptr<Strategy> make_ddp(const DdpJob& job, model::Machine& machine);
 

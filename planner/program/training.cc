@@ -78,6 +78,9 @@ class Trainer : public model::Host {
       return;
     }
     optimizer_ = make_optimizer(job_.optimizer, job_.implementation);
+    if (job_.zero_redundancy) {
+      optimizer_ = make_zero_redundancy(std::move(optimizer_), *job_.zero_redundancy);
+    }
     optimizer_->construct(trainable_);
   }
 

@@ -61,6 +61,7 @@ struct TrainingJob {
   std::string experts = "grouped_mm";
   std::optional<LoraJob> lora;
   std::optional<DdpJob> ddp;
+  std::optional<ZeroRedundancyJob> zero_redundancy;
   int steps = 3;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run

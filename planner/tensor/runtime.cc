@@ -59,6 +59,12 @@ Tensor Runtime::alias_of(const Tensor& base, const Shape& shape, const Shape& st
   return alias;
 }
 
+void Runtime::rebase(const Tensor& tensor, const Tensor& onto) {
+  if (onto->storage) ++onto->storage->references;
+  Storage* old = std::exchange(tensor->storage, onto->storage);
+  if (old && --old->references == 0) drop(old);
+}
+
 Tensor Runtime::scratch(std::int64_t bytes) { return empty(Shape{bytes}, DType::u8); }
 
 Tensor Runtime::host_scalar(DType dtype) {

@@ -80,6 +80,8 @@ class Runtime {
   Tensor view_of(const Tensor& base, const Shape& shape, const Shape& stride);
   /// A tensor that shares `base`'s storage and nothing else (detach, _unsafe_view).
   Tensor alias_of(const Tensor& base, const Shape& shape, const Shape& stride);
+  /// Gives `tensor` the storage of `onto` (tensor.data = a view of it); its own goes.
+  void rebase(const Tensor& tensor, const Tensor& onto);
   /// Memory that is no tensor of the program: a kernel's scratch space.
   Tensor scratch(std::int64_t bytes);
   /// A number on the host: it takes no bytes of the device.

@@ -111,7 +111,6 @@ void read_lora(const Node& c, program::TrainingJob& job, Diagnostics& faults) {
 void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
   if (text(parallel, "strategy") != "ddp") return;
-  if (truth(at(c, "optimizer"), "zero_redundancy")) out.skipped = "ZeroRedundancyOptimizer";
   program::DdpJob ddp;
   ddp.ranks = whole(parallel, "data", 2, faults);
   ddp.rank = whole(c, "rank", 0, faults);
@@ -122,6 +121,11 @@ void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   ddp.find_unused = truth(parallel, "find_unused");
   ddp.no_sync = truth(c, "no_sync");
   out.job.ddp = ddp;
+  const Node& optimizer = at(c, "optimizer");
+  if (truth(optimizer, "zero_redundancy")) {
+    out.job.zero_redundancy = program::ZeroRedundancyJob{
+        ddp.ranks, ddp.rank, truth(optimizer, "parameters_as_bucket_view")};
+  }
 }
 
 void read_device(const Node& c, Case& out, Diagnostics& faults) {
