@@ -58,8 +58,8 @@ class DeviceReader {
   }
 
   std::string text(MapView& map, const char* key, std::string fallback) {
-    const auto found = map.string(key);
-    return found ? found->value : std::move(fallback);
+    auto found = map.string(key);
+    return found ? std::move(found->value) : std::move(fallback);
   }
 
  private:

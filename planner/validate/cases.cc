@@ -1,5 +1,6 @@
 #include "validate/cases.h"
 
+#include <cmath>
 #include <filesystem>
 
 #include "spec/reader.h"
@@ -132,7 +133,7 @@ void read_device(const Node& c, Case& out, Diagnostics& faults) {
   const Node& device = at(c, "device");
   const double capability = real(device, "compute_capability", 9.0, faults);
   out.job.device.capability_major = static_cast<int>(capability);
-  out.job.device.capability_minor = static_cast<int>(capability * 10 + 0.5) % 10;
+  out.job.device.capability_minor = static_cast<int>(std::lround(capability * 10)) % 10;
   out.job.device.multiprocessors = static_cast<int>(whole(device, "sms", 132, faults));
   out.memory_bytes = whole(device, "memory_bytes", 0, faults);
 }
