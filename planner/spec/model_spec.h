@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "spec/data_directory.h"
 #include "spec/family_spec.h"
 #include "spec/node.h"
 
