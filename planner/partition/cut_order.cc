@@ -18,6 +18,13 @@ class OrderCutter {
         cells_(static_cast<std::size_t>(states_.states) * (n_ + 1)) {}
 
   Assignment run() {
+    rest_ms_.assign(n_ + 1, 0);
+    for (int i = n_; i > 0; --i) rest_ms_[i - 1] = rest_ms_[i] + problem_.latency[order_[i - 1]];
+    power_left_.assign(states_.states, 0);
+    for (int s = 0; s < states_.states; ++s)
+      for (int d = 0; d < static_cast<int>(devices_.size()); ++d)
+        if (const int left = devices_[d].count - states_.used(s, d); left > 0)
+          power_left_[s] += left * problem_.power[d];
     cell(0, 0).value = 0;
     std::vector<int> held(graph_.net_cost.size());
     for (int from = 0; from <= n_; ++from) {
@@ -35,7 +42,9 @@ class OrderCutter {
     int device = -1;  // -1: this device stays empty
     int state = -1;
   };
-  Cell& cell(int state, int at) { return cells_[static_cast<std::size_t>(state) * (n_ + 1) + at]; }
+  Cell& cell(int state, int at) {
+    return cells_[static_cast<std::size_t>(at) * states_.states + state];
+  }
 
   /// Lets devices stay empty; lists the states that reach this prefix within the limit.
   bool open_states(int at) {
@@ -47,7 +56,9 @@ class OrderCutter {
         if (before.value < cell(s, at).value)
           cell(s, at) = {before.value, at, -1, s - states_.stride[d]};
       }
-      if (cell(s, at).value <= most_ms_) reached_.push_back(s);
+      // Of no use where the devices left cannot work off the rest within the limit.
+      if (cell(s, at).value <= most_ms_ && rest_ms_[at] <= most_ms_ * power_left_[s] * slack)
+        reached_.push_back(s);
     }
     return !reached_.empty();
   }
@@ -119,6 +130,8 @@ class OrderCutter {
   int n_;
   std::vector<Cell> cells_;
   std::vector<int> reached_;
+  std::vector<double> rest_ms_;     // by prefix: latency after it
+  std::vector<double> power_left_;  // by state: of the devices not used
 };
 
 }  // namespace

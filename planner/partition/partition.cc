@@ -114,14 +114,13 @@ std::vector<std::vector<int>> orders_of(const CutGraph& graph) {
 Assignment first_solution(const Problem& problem, double bound) {
   std::vector<std::vector<int>> orders = orders_of(*problem.graph);
   Assignment best;
-  double limit = bound > 0 ? bound * 1.3 : infinity;
-  for (int attempt = 0; attempt < 6 && !best.found(); ++attempt) {
-    if (attempt == 5) limit = infinity;
+  for (double share : {1.05, 1.3, 2.0, 8.0, infinity}) {
+    const double limit = bound > 0 ? bound * share : infinity;
     for (const std::vector<int>& order : orders) {
       Assignment a = cut_order(problem, order, std::min(limit, best.objective));
       if (a.objective < best.objective) best = std::move(a);
     }
-    limit *= 2;
+    if (best.found()) break;
   }
   return best;
 }

@@ -200,8 +200,41 @@ class Knapsack {
 
 }  // namespace
 
+namespace {
+
+/// Settles what needs no search: every layer at its fastest fits, or is too slow already, or even
+/// the smallest of each do not fit.
+bool settled(const std::vector<std::vector<VariantCost>>& layers, double cap, double limit,
+             VariantChoice* out) {
+  double bytes = 0, least_bytes = 0;
+  out->pick.assign(layers.size(), 0);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::vector<VariantCost>& offered = layers[i];
+    if (offered.empty()) return true;
+    double smallest = offered[0].bytes;
+    int best = 0;
+    for (int v = 1; v < static_cast<int>(offered.size()); ++v) {
+      smallest = std::min(smallest, offered[v].bytes);
+      const VariantCost &a = offered[v], &b = offered[best];
+      if (a.time < b.time || (a.time == b.time && a.bytes < b.bytes)) best = v;
+    }
+    out->pick[i] = best;
+    out->time += offered[best].time;
+    bytes += offered[best].bytes;
+    least_bytes += smallest;
+  }
+  out->bound = out->time;
+  if (least_bytes > cap || out->time >= limit) return true;
+  out->feasible = bytes <= cap;
+  return out->feasible;
+}
+
+}  // namespace
+
 VariantChoice choose_variants(const std::vector<std::vector<VariantCost>>& layers, double cap,
                               double good_enough, double limit, std::int64_t most_steps) {
+  VariantChoice out;
+  if (settled(layers, cap, limit, &out)) return out;
   return Knapsack(layers, cap, good_enough, limit, most_steps).run();
 }
 
