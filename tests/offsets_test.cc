@@ -79,6 +79,19 @@ TEST_CASE("an instance cut short by its steps keeps a valid placement and a true
   CHECK(r.gap < 0.3);
 }
 
+TEST_CASE("minimalloc: B, F and G fit in the peak of what lives together") {
+  // A and I take seconds; partition_bench has them, and E, which stays open.
+  for (const char* name : {"B", "F", "G"}) {
+    CAPTURE(name);
+    BufferInstance instance = read_buffers(spec::read_source(
+        std::string(SHARDFIT_SOURCE_DIR "/tests/data/solver/minimalloc/") + name + ".1048576.csv"));
+    OffsetResult r = assign_offsets(instance, {});
+    CHECK(check_offsets(instance, r.offsets) == 1048576);
+    CHECK(r.peak == *instance.capacity);
+    CHECK(r.proven);
+  }
+}
+
 TEST_CASE("overlapping offsets are found") {
   BufferInstance instance;
   instance.buffers = {{"a", 0, 4, 10}, {"b", 3, 6, 10}, {"c", 6, 8, 10}};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -219,8 +220,42 @@ class PlacementSearch {
     }
     for (int s = begin; s < end; ++s)
       if (left_[s] > 0 && offset + left_[s] > capacity_) return false;
-    for (int s = begin; s < end; ++s)
-      if (touched_[s] && !section_fits(s, offset)) return false;
+    for (bool more = true; more;) {
+      more = false;
+      for (int s = begin; s < end; ++s) {
+        if (!touched_[s]) continue;
+        touched_[s] = 0;
+        if (!section_fits(s, offset)) return false;
+        if (left_[s] > 0 && !lift_late(s, offset)) return false;
+      }
+      for (int s = begin; s < end && !more; ++s) more = touched_[s] != 0;
+    }
+    return true;
+  }
+
+  /// A buffer that does not fit below some others of its section starts above the lowest top of
+  /// those ("not first", Carlier and Pinson 1989): the others are taken from the highest top down,
+  /// the fewest that do not fit above it. False where it no longer fits.
+  bool lift_late(int s, std::int64_t floor) {
+    tops_.clear();
+    for (int b : l_.alive[s])
+      if (!placed_[b]) tops_.emplace_back(std::max(lowest_[b], floor) + l_.size[b], b);
+    std::sort(tops_.begin(), tops_.end(), std::greater<>());
+    for (auto [own_top, a] : tops_) {
+      if (own_top - l_.size[a] + left_[s] <= capacity_) continue;
+      std::int64_t needed = own_top;
+      for (auto [top, b] : tops_) {
+        if (b == a) continue;
+        needed += l_.size[b];
+        if (needed <= capacity_) continue;
+        if (lowest_[a] >= top) break;
+        undo_.push_back({a, lowest_[a]});
+        lowest_[a] = top;
+        if (top + l_.size[a] > capacity_) return false;
+        for (int t = l_.begin[a]; t < l_.end[a]; ++t) touched_[t] = 1;
+        break;
+      }
+    }
     return true;
   }
 
@@ -262,6 +297,7 @@ class PlacementSearch {
   std::vector<std::int64_t> left_;                  // by section, sizes not placed
   std::vector<std::pair<int, std::int64_t>> undo_;  // buffer, old lowest place; -1: it was placed
   std::vector<std::pair<std::int64_t, std::int64_t>> stack_;
+  std::vector<std::pair<std::int64_t, int>> tops_;
 };
 
 /// Each buffer in turn at the lowest place free among those before it.
@@ -291,24 +327,15 @@ std::int64_t peak_of(const Layout& l, const std::vector<std::int64_t>& offsets) 
 
 enum class Answer { found, impossible, unknown };
 
-/// Luby's restart sequence: 1 1 2 1 1 2 4 1 1 2 1 1 2 4 8 ...
-std::int64_t luby(std::int64_t i) {
-  std::int64_t power = 1;
-  while (power - 1 < i) power *= 2;
-  while (power - 1 != i) {
-    i -= power / 2 - 1;
-    power = 1;
-    while (power - 1 < i) power *= 2;
-  }
-  return power / 2;
-}
+constexpr int tastes_a_round = 8;
 
+/// Restarts alternate between rounds of plain preferences and rounds that stray from them.
 Taste taste_of(const Layout& l, int restart, std::mt19937_64* random) {
   Taste taste{preferences[restart / 2 % preferences.size()], std::vector<double>(l.buffers, 1.0),
               restart % 2 == 0};
-  // The first round is the plain preferences; later ones stray further.
-  const int round = restart / static_cast<int>(2 * preferences.size());
-  const double spread = round == 0 ? 0 : 0.1 * (1 + round % 8);
+  const int round = restart / tastes_a_round;
+  if (round % 2 == 0) return taste;
+  const double spread = 0.1 * (1 + round / 2 % 8);
   for (double& f : taste.factor)
     f += spread * (static_cast<double>((*random)() >> 11) * 0x1p-53 - 0.5);
   return taste;
@@ -319,8 +346,9 @@ Answer try_capacity(const Layout& l, std::int64_t capacity, std::int64_t steps, 
                     OffsetResult* result) {
   std::mt19937_64 random(1);
   for (int restart = 0; steps > 0; ++restart) {
-    const std::int64_t unit = 80 * l.buffers;
-    const std::int64_t allowed = std::min(unit * luby(restart / 8 + 1), steps);
+    const std::int64_t unit = 10 * l.buffers;
+    const std::int64_t allowed =
+        std::min(unit << std::min(40, restart / tastes_a_round / 2), steps);
     const Taste taste = taste_of(l, restart, &random);
     PlacementSearch search(l, capacity, taste, allowed, deadline);
     const bool found = search.run();

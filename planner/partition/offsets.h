@@ -12,7 +12,7 @@ namespace shardfit::partition {
 
 struct OffsetOptions {
   double budget_seconds = 0;  // CPU seconds; 0: the step limit alone
-  std::int64_t most_steps = 2'000'000;
+  std::int64_t most_steps = 1'000'000;
 };
 
 struct OffsetResult {
