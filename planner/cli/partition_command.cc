@@ -108,6 +108,23 @@ Devices devices_of(const PartitionOptions& options, int gpus, double file_bytes,
   return out;
 }
 
+/// Beyond these the tables of the search do not fit in memory.
+void check_size(const PartitionOptions& options, const char* what, double size, double most) {
+  if (size <= most) return;
+  throw InputError(whole_file(options.file), std::string("is too large: ") + what + " is " +
+                                                 format_exact(size) + ", at most " +
+                                                 format_exact(most) + " is searched");
+}
+
+/// Prefixes of the graph x numbers of devices used.
+void check_graph(const PartitionOptions& options, std::size_t nodes, const Devices& devices) {
+  check_size(options, "the number of nodes", static_cast<double>(nodes), 20'000);
+  double states = 1;
+  for (const DeviceClass& d : devices.classes) states *= d.count + 1;
+  check_size(options, "nodes times ways to use the devices", static_cast<double>(nodes) * states,
+             2e7);
+}
+
 std::string counted(int n, const char* one, const char* many) {
   return std::to_string(n) + " " + (n == 1 ? one : many);
 }
@@ -173,6 +190,7 @@ void solve_placement(const PartitionOptions& options, const SourcePtr& source,
   const int cpus = options.cpus >= 0 ? options.cpus : p.cpus;
   if (gpus + cpus == 0) refuse("--gpus", "is missing: the file has no devices");
   const Devices devices = devices_of(options, gpus, p.accelerator_bytes, cpus);
+  check_graph(options, p.nodes.size(), devices);
   const partition::RawGraph raw = raw_graph(p);
   const partition::PartitionResult r =
       solve_partition(raw, devices.classes, solver_options(options));
@@ -199,6 +217,7 @@ void solve_profile(const PartitionOptions& options, const SourcePtr& source,
   const partition::ProfileInstance p = partition::without_inputs(all);
   const int gpus = options.gpus > 0 ? options.gpus : 2;
   const Devices devices = devices_of(options, gpus, unlimited, 0);
+  check_graph(options, p.nodes.size(), devices);
   partition::PartitionOptions solver = solver_options(options);
   solver.limit_last_part = false;
   const partition::PartitionResult r = solve_partition(raw_graph(p), devices.classes, solver);
@@ -232,6 +251,8 @@ void solve_pipeline(const PartitionOptions& options, const SourcePtr& source,
              {"expected for example 25 GiB/s; units: " + bytes_per_second_units()});
     p.bandwidth = rate.value->value();
   }
+  check_size(options, "the number of GPUs", p.devices, 64);
+  check_size(options, "the number of layers", static_cast<double>(p.nodes.size()), 20'000);
   if (options.non_contiguous) refuse("--non-contiguous", "does not apply to Piper's stages");
   if (!options.gpu_speed.empty()) refuse("--gpu-speed", "does not apply to Piper's stages");
   const double start = cpu_seconds();
@@ -286,6 +307,8 @@ void solve_chain(const PartitionOptions& options, const SourcePtr& source,
   if (!options.gpu_bytes.empty())
     budget = static_cast<int>(
         std::min<double>(everything, std::floor(bytes_value(options.gpu_bytes) / unit)));
+  check_size(options, "layers squared times slots",
+             static_cast<double>(chain.length()) * chain.length() * everything, 1e8);
   const partition::RecomputeTable table(std::move(slots), budget);
   const int microbatches = options.microbatches > 0 ? options.microbatches : gpus;
   const partition::ChainSplit split = split_chain(table, gpus, budget, microbatches);
@@ -339,6 +362,7 @@ void solve_chain(const PartitionOptions& options, const SourcePtr& source,
 void solve_buffers(const PartitionOptions& options, const SourcePtr& source,
                    PartitionAnswer* answer) {
   const partition::BufferInstance b = partition::read_buffers(source);
+  check_size(options, "the number of buffers", static_cast<double>(b.buffers.size()), 10'000);
   const double start = cpu_seconds();
   partition::OffsetOptions search;
   search.budget_seconds = options.budget_seconds;

@@ -74,6 +74,8 @@ class PartLoads {
   std::vector<double> latency_, communication_, bytes_;
 };
 
+constexpr std::int64_t most_trials = 40'000'000;
+
 /// Every unit moves once, each time the one that leaves the best score, however bad; then all moves
 /// after the best moment are taken back (Fiduccia and Mattheyses 1982). True if the score improved.
 bool move_pass(const Problem& problem, PartLoads* loads, Assignment* assignment,
@@ -84,7 +86,8 @@ bool move_pass(const Problem& problem, PartLoads* loads, Assignment* assignment,
   std::pair<double, double> best = loads->score();
   std::size_t keep = 0;
   constexpr std::size_t patience = 60;  // moves without a better moment
-  while (moves.size() < keep + patience && cpu_seconds() < problem.deadline) {
+  while (moves.size() < keep + patience && *trials < most_trials &&
+         cpu_seconds() < problem.deadline) {
     std::pair<double, double> next{infinity, infinity};
     int unit = -1, to = -1;
     for (int v = 0; v < n; ++v) {
@@ -125,7 +128,6 @@ void improve_by_moves(const Problem& problem, Assignment* assignment) {
   if (!assignment->found()) return;
   PartLoads loads(problem, assignment);
   constexpr int most_passes = 20;
-  constexpr std::int64_t most_trials = 40'000'000;
   std::int64_t trials = 0;
   for (int pass = 0; pass < most_passes && trials < most_trials; ++pass)
     if (!move_pass(problem, &loads, assignment, &trials)) break;

@@ -388,8 +388,12 @@ OffsetResult assign_offsets(const BufferInstance& instance, const OffsetOptions&
     result.offsets = std::move(offsets);
   }
   // `open` is the smallest capacity not known to be impossible, `low` the one tried next.
+  // The search nests as deep as there are buffers.
+  constexpr int most_searched = 2'000;
+  const bool searched = l.buffers <= most_searched;
   std::int64_t open = l.live_peak, low = l.live_peak;
-  while (open < result.peak && result.steps < options.most_steps && cpu_seconds() < deadline) {
+  while (searched && open < result.peak && result.steps < options.most_steps &&
+         cpu_seconds() < deadline) {
     const std::int64_t share = (options.most_steps - result.steps + 1) / 2;
     const Answer answer = try_capacity(l, low, share, deadline, &result);
     if (answer == Answer::impossible) open = low + 1;

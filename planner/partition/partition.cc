@@ -333,7 +333,12 @@ PartitionResult solve_partition(const RawGraph& raw, const std::vector<DeviceCla
   for (const DeviceClass& d : devices)
     if (d.count > 0) least = std::min(least, d.bytes);
   CutGraph graph = contract(raw, bytes > least, options.contiguous);
-  Problem problem = make_problem(graph, devices, options);
+  PartitionOptions scaled = options;
+  // A step costs more the larger the graph.
+  constexpr int usual_units = 400;
+  if (graph.size() > usual_units)
+    scaled.most_steps = options.most_steps / graph.size() * usual_units;
+  Problem problem = make_problem(graph, devices, scaled);
   result.certificate.units = graph.size();
   result.certificate.nets = static_cast<std::int64_t>(graph.net_cost.size());
 

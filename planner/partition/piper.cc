@@ -225,8 +225,10 @@ class PiperSolver {
       const int degree = instance_.tensor_degrees[t];
       for (int d = 1; degree * d <= k - used; ++d)
         if (instance_.microbatches % d == 0)
-          for (int e = 0; e < static_cast<int>(lists_[used + degree * d].entries.size()); ++e)
+          for (int e = 0; e < static_cast<int>(lists_[used + degree * d].entries.size()); ++e) {
             link(used, entry, t, d, e);
+            if (--looks_left_ < 0) return false;
+          }
     }
     return true;
   }
@@ -345,6 +347,7 @@ class PiperSolver {
   }
 
   static constexpr std::size_t most_ideals = 500'000;
+  std::int64_t looks_left_ = 1'000'000'000;  // pairs looked at, a few seconds
   const PiperInstance& instance_;
   const CutGraph& graph_;
   const PartitionOptions& options_;

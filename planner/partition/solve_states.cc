@@ -202,7 +202,8 @@ class StateSolver {
         ++begin;
       const std::uint64_t* inner = &a.sets[static_cast<std::size_t>(small.set) * words_];
       bool opened = false;
-      for (std::size_t j = begin; j < b.entries.size(); ++j) {
+      std::size_t j = begin;
+      for (; j < b.entries.size(); ++j) {
         IdealList::Entry& large = b.entries[j];
         double ms = large.latency_ms - small.latency_ms;
         if (ms > reach) break;
@@ -234,6 +235,8 @@ class StateSolver {
         large.from_entry = i;
         large.device = extra ? d : -1;
       }
+      looks_left_ -= static_cast<std::int64_t>(j - begin);
+      if (looks_left_ < 0) return false;
     }
     return true;
   }
@@ -270,6 +273,7 @@ class StateSolver {
   DeviceStates states_;
   double threshold_;
   std::int64_t steps_left_, ideals_left_;
+  std::int64_t looks_left_ = 3'000'000'000;  // pairs looked at, a few seconds
   Certificate* certificate_;
   int words_;
   std::vector<IdealList> lists_;
