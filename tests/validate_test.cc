@@ -72,6 +72,21 @@ TEST_CASE(
   CHECK(failing > 0);
 }
 
+TEST_CASE("exact readings: small programs in unusual shapes are equal to the byte") {
+  const auto results = validate::predict(validate::read_cases(data + "shapes.yaml"));
+  CHECK(results.size() >= 14);
+  for (const auto& result : results) {
+    CAPTURE(result.id);
+    CHECK(result.skipped == "");
+    CHECK_FALSE(result.rows.empty());
+    for (const auto& row : result.rows) {
+      CAPTURE(row.phase);
+      CAPTURE(row.counter);
+      CHECK(row.predicted == row.measured);
+    }
+  }
+}
+
 TEST_CASE("predictions do not read what was measured") {
   auto cases = validate::read_cases(data + "plain.yaml");
   cases.resize(3);

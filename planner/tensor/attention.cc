@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 
 #include "tensor/attention_kernels.h"
 #include "tensor/autocast.h"
@@ -83,6 +84,34 @@ Tensor pad_last(const Tensor& a, std::int64_t multiple) {
   return out;
 }
 
+/// Head widths as the kernels round them.
+std::int64_t flash_width(std::int64_t width) { return width <= 192 ? round_up(width, 32) : 256; }
+
+/// In how many parts the keys of a forward pass are split where batch, heads and rows do not fill
+/// the device (flash_attn/flash_api.cpp, set_params_splitkv and num_splits_heuristic).
+std::int64_t flash_splits(const AttentionArguments& a) {
+  const std::int64_t width = a.query.size(3);
+  const std::int64_t columns = width <= 64 ? 256 : (width <= 128 ? 128 : 64);
+  const std::int64_t blocks = round_up(a.key.size(2), columns) / columns;
+  const std::int64_t tiles =
+      a.query.size(0) * a.query.size(1) * (round_up(a.query.size(2), 64) / 64);
+  const std::int64_t places = 2 * a.query.runtime().device.multiprocessors;
+  if (static_cast<float>(tiles) >= 0.8F * static_cast<float>(places)) return 1;
+  const std::int64_t most = std::min({std::int64_t{128}, places, blocks});
+  const auto each = [&](std::int64_t splits) { return (blocks + splits - 1) / splits; };
+  const auto efficiency = [&](std::int64_t splits) {
+    if (splits > 1 && each(splits) == each(splits - 1)) return 0.0F;  // no other than one fewer
+    const float waves = static_cast<float>(tiles * splits) / static_cast<float>(places);
+    return waves / std::ceil(waves);
+  };
+  float best = 0;
+  for (std::int64_t splits = 1; splits <= most; ++splits) best = std::max(best, efficiency(splits));
+  for (std::int64_t splits = 1; splits <= most; ++splits) {
+    if (efficiency(splits) > 0 && efficiency(splits) >= 0.85F * best) return splits;
+  }
+  return 1;
+}
+
 /// dq, dk, dv, softmax_d, dq_accum and, with grouped heads, dk and dv of every query head
 /// (transformers/cuda/flash_attn/flash_api.cpp, mha_bwd).
 void flash_backward(Node& node, Gradients& in, Gradients& out) {
@@ -132,6 +161,13 @@ Tensor flash(const AttentionArguments& arguments) {
     made.push_back(empty_like(a.query));
     made.push_back(
         runtime.empty(Shape{a.query.size(0), a.query.size(1), a.query.size(2)}, DType::f32));
+    std::vector<Tensor> partial;  // until the kernel has run
+    if (const std::int64_t splits = a.dropout > 0 ? 1 : flash_splits(a); splits > 1) {
+      const std::int64_t b = a.query.size(0), h = a.query.size(1), s = a.query.size(2);
+      partial.push_back(runtime.empty(Shape{splits, b, h, s}, DType::f32));
+      partial.push_back(
+          runtime.empty(Shape{splits, b, h, s, flash_width(a.query.size(3))}, DType::f32));
+    }
     made.push_back(runtime.scratch(16));
     made.push_back(runtime.scratch(8));
     if (a.dropout > 0) made[2] = runtime.scratch(16);  // the state of the generator, anew

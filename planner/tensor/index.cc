@@ -124,6 +124,15 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   }
   Shape shape = indices.front().shape();
   for (const Tensor& one : indices) shape = broadcast("index", shape, one.shape());
+  // Several index tensors must have the same strides, or all are copied
+  // (TensorAdvancedIndexing.cpp, AdvancedIndex).
+  std::vector<Tensor> wide;
+  for (const Tensor& one : indices) wide.push_back(expand(one, shape));
+  bool alike = true;
+  for (const Tensor& one : wide) alike = alike && one->stride == wide.front()->stride;
+  if (!alike) {
+    for (Tensor& one : wide) one = contiguous(one);
+  }
   for (int i = static_cast<int>(indices.size()); i < x.rank(); ++i) shape.push_back(x.size(i));
   return runtime.empty(shape, x.dtype());
 }

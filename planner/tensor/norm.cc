@@ -12,6 +12,7 @@ void layer_norm_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
   const Tensor x = node.load(0);
   const Tensor gradient = contiguous(in[0]);
+  const Tensor input = contiguous(x);
   if (node.wants(0)) out[0] = runtime.empty(x.shape(), x.dtype());
   const std::int64_t n = x.size(-1);
   if (node.wants(1)) out[1] = runtime.empty(Shape{n}, node.dtype);
