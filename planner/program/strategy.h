@@ -23,6 +23,8 @@ class Strategy {
   virtual void after_forward(bool synchronize, model::Value& result) = 0;
   /// A parameter's gradient has been accumulated.
   virtual void after_gradient(tensor::TensorBody& parameter) = 0;
+  /// The backward pass has ended.
+  virtual void after_backward() = 0;
 };
 
 /// DistributedDataParallel's settings.

@@ -54,7 +54,9 @@ class Trainer : public model::Host {
   Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root)
       : job_(job), runtime_(runtime), machine_(machine), root_(root) {
     for (const model::Parameter& p : machine.parameters(root)) {
-      if (p.tensor->leaf_requires_grad) trainable_.push_back(p.tensor);
+      if (!p.tensor->leaf_requires_grad) continue;
+      p.tensor->parameter = static_cast<std::int32_t>(trainable_.size());
+      trainable_.push_back(p.tensor);
     }
   }
 
@@ -96,6 +98,7 @@ class Trainer : public model::Host {
       const Scoped<tensor::Label> label(runtime_.label, {"ones_like", 0, true});
       const Tensor ones = runtime_.empty(loss.shape(), loss.dtype());
       tensor::run_backward(loss, ones);
+      if (strategy_) strategy_->after_backward();
     } else if (name == "scale") {
       return Value::of(scale_loss(model::tensor_of(arguments[0], "the loss")));
     } else if (name == "unscale") {
@@ -152,11 +155,9 @@ class Trainer : public model::Host {
   }
 
   void step_in_backward(tensor::TensorBody& body) {
-    for (std::size_t i = 0; i < trainable_.size(); ++i) {
-      if (trainable_[i].get() != &body) continue;
-      own_[i]->step({trainable_[i]});
-      body.grad.reset();
-    }
+    const auto i = static_cast<std::size_t>(body.parameter);
+    own_[i]->step({trainable_[i]});
+    body.grad.reset();
   }
 
   void step_optimizer() {

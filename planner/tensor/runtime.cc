@@ -249,7 +249,9 @@ void accumulate(Node& node, Gradients& in, Gradients&) {
     }
     runtime.set_category(variable->grad, Category::gradient);
   }
-  if (runtime.after_accumulate) runtime.after_accumulate(*variable.get());
+  if (runtime.after_accumulate && variable->parameter >= 0) {
+    runtime.after_accumulate(*variable.get());
+  }
 }
 
 }  // namespace

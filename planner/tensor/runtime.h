@@ -121,7 +121,7 @@ class Runtime {
   std::uint64_t pass = 0;
   std::vector<SavedTensorHooks*> hooks;
   OperatorMode* mode = nullptr;
-  std::function<void(TensorBody&)> after_accumulate;  // hook of every parameter, if any
+  std::function<void(TensorBody&)> after_accumulate;  // hook of every trainable parameter, if any
 
  private:
   Storage* new_storage(std::int64_t bytes);

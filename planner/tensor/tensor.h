@@ -125,7 +125,7 @@ struct TensorBody {
   Tensor grad;                         // of a leaf
   Tensor base;                         // of a view: the tensor it was taken of, which it keeps alive
   Node* accumulator = nullptr;         // of a leaf: not counted, cleared by the node itself
-  std::int32_t parameter = -1;         // index among the program's parameters
+  std::int32_t parameter = -1;         // index among the trainable parameters; -1: none of them
 };
 
 inline Tensor::Tensor(TensorBody* body) : body_(body) {

@@ -50,13 +50,21 @@ class Ddp : public Strategy {
 
   void after_gradient(TensorBody& parameter) override {
     if (!collecting_) return;
-    // A static graph is only known after the first iteration.
+    // A static graph is only known after the first iteration, which exchanges all at its end
+    // (Reducer::delay_all_reduce).
     const bool first = job_.static_graph && passes_ <= 1;
     if (may_rebuild() && !first) arrived_.push_back(&parameter);
     if (!job_.bucket_view) return;
-    // The gradient is copied into its place in the bucket, which it is from then on.
-    const Tensor& bucket = bucket_of(&parameter);
-    parameter.grad = runtime_.alias_of(bucket, parameter.shape, parameter.stride);
+    if (first) {
+      delayed_.push_back(&parameter);
+    } else {
+      move_into_bucket(parameter);
+    }
+  }
+
+  void after_backward() override {
+    for (TensorBody* parameter : delayed_) move_into_bucket(*parameter);
+    delayed_.clear();
   }
 
  private:
@@ -76,6 +84,12 @@ class Ddp : public Strategy {
     for (model::Value& item : copies) copy_tensors(item);
     value = model::Value::of_list(std::move(copies));
   }
+  /// The gradient is copied into its place in the bucket, which it is from then on.
+  void move_into_bucket(TensorBody& parameter) {
+    const Tensor& bucket = bucket_of(&parameter);
+    parameter.grad = runtime_.alias_of(bucket, parameter.shape, parameter.stride);
+  }
+
   bool may_rebuild() const { return (job_.static_graph || !job_.find_unused) && !rebuilt_; }
 
   /// compute_bucket_assignment_by_size: a bucket is closed as soon as it has reached its limit.
@@ -186,6 +200,7 @@ class Ddp : public Strategy {
   std::vector<std::int64_t> counts_;
   std::vector<DType> dtypes_;
   std::vector<const TensorBody*> arrived_;
+  std::vector<TensorBody*> delayed_;
   Tensor used_map_;
   std::int64_t passes_ = 0;
   bool rebuilt_ = false;
