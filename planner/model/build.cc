@@ -36,6 +36,14 @@ Value Machine::make_of(const Code& code, const Module& parent, const std::string
 }
 
 Value Machine::make_child(const Code& maker, const Module& parent, const std::string& path) {
+  if (maker.op == Op::list) {  // modules of several kinds, numbered; those not made leave no gap
+    ValueList list;
+    for (const Code& item : maker.children) {
+      Value made = make_of(item, parent, path + "." + std::to_string(list.size()));
+      if (!made.is_none()) list.push_back(std::move(made));
+    }
+    return Value::of_list(std::move(list));
+  }
   const bool repeated = maker.op == Op::call_builtin && maker.source->text == "repeat";
   if (!repeated) return make_of(maker, parent, path);
   const std::int64_t count =

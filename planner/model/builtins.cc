@@ -2,6 +2,7 @@
 
 #include "model/code.h"
 #include "model/machine.h"
+#include "tensor/autocast.h"
 #include "tensor/iterator.h"
 #include "tensor/ops.h"
 
@@ -138,7 +139,7 @@ Value norm(Machine&, Value* a) {
   return Value::of(t::norm(first(a), dim(a[1]), !a[2].is_none() && a[2].truth()));
 }
 Value softmax(Machine&, Value* a) {
-  const DType result = a[2].is_none() ? first(a).dtype() : dtype_of(a[2]);
+  const DType result = a[2].is_none() ? t::full_dtype(first(a), first(a).dtype()) : dtype_of(a[2]);
   return Value::of(t::softmax(first(a), dim(a[1]), result));
 }
 Value dropout(Machine& m, Value* a) {
@@ -149,6 +150,13 @@ Value layer_norm(Machine&, Value* a) {
 }
 Value linear(Machine&, Value* a) {
   return Value::of(t::linear(first(a), tensor_of(a[1], "a weight"), a[2].tensor));
+}
+Value convolve(Machine&, Value* a) {
+  t::Convolution c;
+  if (!a[3].is_none()) c.stride = integer_of(a[3], "the stride");
+  if (!a[4].is_none()) c.padding = integer_of(a[4], "the padding");
+  if (!a[5].is_none()) c.groups = integer_of(a[5], "the groups");
+  return Value::of(t::conv2d(first(a), tensor_of(a[1], "a weight"), a[2].tensor, c));
 }
 Value addmm(Machine&, Value* a) {
   return Value::of(t::addmm(first(a), tensor_of(a[1], "a matrix"), tensor_of(a[2], "a matrix")));
@@ -179,6 +187,16 @@ Value logical_and(Machine&, Value* a) {
 }
 /// x[indices]: one index tensor a leading dimension, broadcast against each other.
 Value gather(Machine&, Value* a) { return Value::of(t::index(first(a), tensor_list(a[1]))); }
+Value gather_along(Machine&, Value* a) {
+  return Value::of(t::gather_along(first(a), dim(a[1]), tensor_of(a[2], "the indices")));
+}
+Value copy_into(Machine&, Value* a) {
+  return Value::of(t::copy_into(first(a), dim(a[1]), integer_of(a[2], "the start"),
+                                tensor_of(a[3], "the source")));
+}
+Value complex_mul(Machine&, Value* a) {
+  return Value::of(t::complex_mul(first(a), tensor_of(a[1], "the second factor")));
+}
 Value attention(Machine& m, Value* a) {
   t::AttentionArguments args;
   args.query = first(a);
@@ -203,12 +221,31 @@ Value scratch(Machine& m, Value* a) {
 Value scalar(Machine& m, Value* a) {
   return Value::of(m.runtime.host_scalar(a[0].is_none() ? DType::f32 : dtype_of(a[0])));
 }
-Value cumsum(Machine&, Value* a) { return Value::of(t::cumsum(first(a))); }
+Value cumsum(Machine&, Value* a) {
+  const Tensor& x = first(a);
+  const DType sum = is_floating(x.dtype()) ? x.dtype() : DType::i64;
+  return Value::of(t::cumsum(x, a[1].is_none() ? sum : dtype_of(a[1])));
+}
+Value pair_of(std::pair<Tensor, Tensor> pair) {
+  return Value::of_list({Value::of(std::move(pair.first)), Value::of(std::move(pair.second))});
+}
+Value topk(Machine&, Value* a) { return pair_of(t::topk(first(a), integer_of(a[1], "a count"))); }
+Value sort(Machine&, Value* a) { return pair_of(t::sort(first(a))); }
+Value divide_in_place(Machine&, Value* a) {
+  return Value::of(t::div_in_place(first(a), tensor_of(a[1], "the divisor")));
+}
+Value grouped_mm(Machine&, Value* a) {
+  return Value::of(
+      t::grouped_mm(first(a), tensor_of(a[1], "the weights"), tensor_of(a[2], "the offsets")));
+}
 /// One byte for each outermost row, then one (ReduceLogicKernel.cu).
 Value all(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "all");
   tensor_of(a[0], "the argument");
   return Value::of(m.runtime.empty({}, DType::boolean));
+}
+Value least(Machine&, Value* a) {
+  return Value::of(t::minimum(first(a), tensor_of(a[1], "the second tensor")));
 }
 Value detach(Machine&, Value* a) { return Value::of(t::detach(first(a))); }
 Value requires_grad(Machine&, Value* a) { return Value::of_bool(first(a).requires_grad()); }
@@ -266,6 +303,10 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"rsqrt", {"x"}, 1, unary<t::rsqrt>},
         {"sqrt", {"x"}, 1, unary<t::sqrt>},
         {"exp", {"x"}, 1, unary<t::exp>},
+        {"log", {"x"}, 1, unary<t::log>},
+        {"abs", {"x"}, 1, unary<t::abs>},
+        {"minimum", {"a", "b"}, 2, least},
+        {"zeros_like", {"x"}, 1, unary<t::zeros_like>},
         {"tanh", {"x"}, 1, unary<t::tanh>},
         {"sigmoid", {"x"}, 1, unary<t::sigmoid>},
         {"relu", {"x"}, 1, unary<t::relu>},
@@ -280,6 +321,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"dropout", {"x", "p"}, 2, dropout},
         {"normalize", {"x", "weight", "bias"}, 1, layer_norm},
         {"affine", {"x", "weight", "bias"}, 2, linear},
+        {"convolve", {"x", "weight", "bias", "stride", "padding", "groups"}, 2, convolve},
         {"addmm", {"bias", "a", "b"}, 3, addmm},
         {"matmul", {"a", "b"}, 2, matmul},
         {"bmm", {"a", "b"}, 2, bmm},
@@ -299,6 +341,10 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"tril", {"x"}, 1, tril},
         {"logical_and", {"a", "b"}, 2, logical_and},
         {"gather", {"x", "indices"}, 2, gather},
+        {"gather_along", {"x", "dim", "indices"}, 3, gather_along},
+        {"copy_into", {"x", "dim", "start", "source"}, 4, copy_into},
+        {"complex_mul", {"a", "b"}, 2, complex_mul},
+        {"as_real", {"x"}, 1, unary<t::as_real>},
         {"attention",
          {"query", "key", "value", "mask", "causal", "grouped", "dropout"},
          3,
@@ -306,7 +352,11 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"empty", {"shape", "dtype"}, 1, empty},
         {"scratch", {"bytes"}, 1, scratch},
         {"scalar", {"dtype"}, 0, scalar},
-        {"cumsum", {"x"}, 1, cumsum},
+        {"cumsum", {"x", "dtype"}, 1, cumsum},
+        {"topk", {"x", "count"}, 2, topk},
+        {"sort", {"x"}, 1, sort},
+        {"divide_in_place", {"x", "divisor"}, 2, divide_in_place},
+        {"grouped_mm", {"x", "weight", "offsets"}, 3, grouped_mm},
         {"all", {"x"}, 1, all},
         {"requires_grad", {"x"}, 1, requires_grad},
         {"is_contiguous", {"x"}, 1, is_contiguous},

@@ -93,6 +93,9 @@ Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
       // A number by a tensor: its reciprocal times the number (torch/_tensor.py, __rdiv__).
       if (a.kind != ValueKind::tensor) return Value::of(mul_scalar(tensor::reciprocal(t)));
       return Value::of(div_scalar(t));
+    case BinaryOp::floor_div:
+      if (both || b.kind == ValueKind::tensor) break;
+      return Value::of(tensor::floor_divide(t));
     case BinaryOp::pow:
       if (a.kind == ValueKind::tensor) return Value::of(tensor::pow_scalar(t, b.as_real()));
       return Value::of(tensor::exponential(t));
@@ -105,8 +108,9 @@ Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
       return Value::of(both ? tensor::compare("compare", a.tensor, b.tensor)
                             : tensor::compare_scalar("compare", t));
     default:
-      throw std::runtime_error("this operator does not take tensors");
+      break;
   }
+  throw std::runtime_error("this operator does not take tensors");
 }
 
 Value Machine::arithmetic(const Code& code, const Value& a, const Value& b, const Module* self) {

@@ -26,6 +26,13 @@ std::vector<Tensor> foreach_norm(const std::vector<Tensor>& group) {
   return norms;
 }
 
+/// max_norm / (total_norm + 1e-6): a sum, its reciprocal, the product (torch/_tensor.py, __rdiv__).
+Tensor coefficient_of(const Tensor& total) {
+  const Tensor shifted = tensor::add_scalar(total);
+  const Tensor inverse = tensor::div_scalar(shifted);
+  return tensor::mul_scalar(inverse);
+}
+
 }  // namespace
 
 void clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
@@ -50,18 +57,22 @@ void clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
   const Tensor total = runtime.empty({}, dtype);
   stacked.reset();
   norms.clear();
-  const Tensor shifted = tensor::add_scalar(total);
-  const Tensor inverse = tensor::div_scalar(shifted);
-  const Tensor coefficient = tensor::mul_scalar(inverse);
+  const Tensor coefficient = coefficient_of(total);
   const Tensor clamped = tensor::mul_scalar(coefficient);
 }
 
-void unscale_gradients(const std::vector<Tensor>& parameters, std::vector<Tensor>& found_infinite) {
-  if (parameters.empty()) return;
-  Runtime& runtime = parameters.front().runtime();
+Tensor unscale_gradients(const Tensor& scale) {
+  Runtime& runtime = scale.runtime();
   const Scoped<tensor::Label> label(runtime.label, {"grad_scaler", 0, false});
-  const Tensor inverse = runtime.empty({}, DType::f32);
-  found_infinite.push_back(runtime.empty({}, DType::f32));
+  Tensor wide = tensor::to(scale, DType::f64);
+  Tensor reciprocal = tensor::div_scalar(wide);
+  wide.reset();
+  const Tensor inverse = tensor::to(reciprocal, DType::f32);
+  reciprocal.reset();
+  const Tensor found = runtime.empty({}, DType::f32);
+  Tensor found_of_device = runtime.empty({}, DType::f32);
+  const Tensor inverse_of_device = runtime.empty({}, DType::f32);
+  return found_of_device;
 }
 
 }  // namespace shardfit::program

@@ -37,7 +37,7 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set_text("attention_mask_kind", job.attention_mask);
   globals.set_text("head", job.head);
   globals.set_text("loss", job.loss);
-  globals.set_text("experts", job.experts);
+  globals.set_text("experts_implementation", job.experts);
   if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
   globals.set("clip_gradients", Value::of_bool(job.clip_foreach.has_value()));
   globals.set("grad_scaler", Value::of_bool(job.grad_scaler));
@@ -102,7 +102,7 @@ class Trainer : public model::Host {
     } else if (name == "scale") {
       return Value::of(scale_loss(model::tensor_of(arguments[0], "the loss")));
     } else if (name == "unscale") {
-      unscale_gradients(trainable_, found_infinite_);
+      found_infinite_ = unscale_gradients(scale_);
     } else if (name == "clip") {
       clip_gradients(trainable_, *job_.clip_foreach);
     } else if (name == "optimizer_step") {
@@ -162,9 +162,9 @@ class Trainer : public model::Host {
 
   void step_optimizer() {
     const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
-    if (job_.grad_scaler) scaler_step();
+    if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale_gradients(scale_);
     optimizer_->step(trainable_);
-    if (job_.grad_scaler) scaler_update();
+    found_infinite_.reset();
   }
 
   /// The scale is a number on the device, made when the first loss is scaled
@@ -177,11 +177,6 @@ class Trainer : public model::Host {
     }
     return tensor::mul(loss, scale_);
   }
-  void scaler_step() {
-    if (found_infinite_.empty()) unscale_gradients(trainable_, found_infinite_);
-  }
-  void scaler_update() { found_infinite_.clear(); }
-
   const TrainingJob& job_;
   Runtime& runtime_;
   Machine& machine_;
@@ -192,7 +187,7 @@ class Trainer : public model::Host {
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::unique_ptr<Optimizer>> own_;
   Tensor scale_, growth_;
-  std::vector<Tensor> found_infinite_;
+  Tensor found_infinite_;  // from unscaling to the scale's update
   int step_ = 0;
 };
 
@@ -288,11 +283,35 @@ Program Lowering::lower(const TrainingJob& job) const {
   }
 }
 
+namespace {
+
+/// Published counts are of checkpoints, and those hold some buffers too.
+void add_counted_buffers(Machine& machine, const Globals& globals,
+                         std::vector<Lowering::ParameterShape>& out) {
+  std::deque<std::string> texts;
+  for (const Module& m : machine.modules) {
+    const spec::ClassSpec& type = *m.type->spec;
+    for (std::size_t i = 0; i < type.buffers.size(); ++i) {
+      const spec::TensorSpec& buffer = type.buffers[i];
+      const Tensor& t = m.tensors[type.parameters.size() + i];
+      if (!buffer.counted || !t) continue;
+      Diagnostics faults;
+      const model::Code when = bind_expression(*buffer.counted, globals, nullptr, texts, faults);
+      faults.throw_if_any();
+      if (!machine.evaluate(when, nullptr, nullptr).truth()) continue;
+      out.push_back({m.path + "." + buffer.name, t.shape()});
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<Lowering::ParameterShape> Lowering::parameters() const {
   Globals globals;
   model::set_dimensions(family_, model_, globals);
   TrainingJob job;
   job.framework = "plain-pytorch";
+  job.head = family_.heads.front().first;
   set_job_words(job, family_, globals);
   Library library(family_, globals);
   Runtime runtime({});
@@ -305,6 +324,7 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
     for (const model::Parameter& p : machine.parameters(*root)) {
       out.push_back({p.path, p.tensor.shape()});
     }
+    add_counted_buffers(machine, globals, out);
     return out;
   } catch (const model::ModelError& error) {
     rethrow(error);

@@ -78,7 +78,7 @@ class Lowering {
   /// numbers (with the place in the family's file).
   Program lower(const TrainingJob& job) const;
 
-  /// Parameters by path, with shapes, without a job.
+  /// Parameters by path, with shapes, without a job; then the buffers that published counts include.
   struct ParameterShape {
     std::string path;
     tensor::Shape shape;

@@ -42,6 +42,9 @@ std::vector<TensorSpec> read_tensors(const Node* map, Diagnostics& faults) {
         tensor.shape = parse_expression(*shape, faults);
       }
       tensor.dtype = text_of(view.find("dtype"), "dtype", faults);
+      if (const Node* counted = view.find("counted")) {
+        tensor.counted = parse_expression(*counted, faults);
+      }
       view.finish();
     } else {
       tensor.shape = parse_expression(child, faults);

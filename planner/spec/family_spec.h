@@ -24,6 +24,7 @@ struct TensorSpec {
   std::string name;
   Expr shape;
   std::string dtype;  // empty: the model's
+  std::optional<Expr> counted;  // of a buffer: published counts of parameters include it where true
   Location where;
 };
 

@@ -18,6 +18,8 @@ std::int64_t tile_states(std::int64_t items, std::int64_t tile, std::int64_t sta
 
 std::int64_t radix_sort_scratch(const DeviceTraits& device, std::int64_t items, int bits) {
   constexpr std::int64_t digits = 256;
+  // So few are sorted by one block: 256 threads, 9 items each (InvokeSingleTile).
+  if (items <= 2304) return 1;
   // Items of a block: tuned for 7.x, 8.x and 9.0 on (tuning_radix_sort.cuh, onesweep).
   const std::int64_t tile =
       device.capability_major >= 9 ? 4608 : (device.capability_major == 8 ? 3840 : 2816);

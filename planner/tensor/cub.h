@@ -9,7 +9,7 @@
 namespace shardfit::tensor {
 
 /// DeviceRadixSort::SortPairs of `items` keys and values of eight bytes, over the low `bits` of the
-/// keys (dispatch_radix_sort.cuh, InvokeOnesweep). At least 3073 items: fewer take another kernel.
+/// keys (dispatch_radix_sort.cuh, InvokeOnesweep and InvokeSingleTile).
 std::int64_t radix_sort_scratch(const DeviceTraits& device, std::int64_t items, int bits);
 /// DeviceSelect::UniqueByKey (dispatch_unique_by_key.cuh).
 std::int64_t unique_by_key_scratch(const DeviceTraits& device, std::int64_t items);

@@ -22,13 +22,15 @@ struct BackwardKernel {
 };
 
 /// The first kernel that fits (transformers/cuda/mem_eff_attention/kernels/cutlassB.h).
-BackwardKernel backward_kernel(const DeviceTraits& device, bool half, std::int64_t width) {
+BackwardKernel backward_kernel(const DeviceTraits& device, bool half, bool dropout,
+                               std::int64_t width) {
   if (width <= 64) return {};
   if (!half) return {device.capability_major >= 8 ? 128 : 64, 64, false};
   if (width > 128) return {128, 64, true};
   const bool small_memory = device.capability_major == 8 &&
                             (device.capability_minor == 6 || device.capability_minor == 9);
-  const bool wide = device.capability_major >= 8 && !(small_memory && width <= 96);
+  const bool narrow = small_memory && !dropout && width <= 96;
+  const bool wide = device.capability_major >= 8 && !narrow;
   return {128, wide ? 128 : 64, false};
 }
 
@@ -40,8 +42,11 @@ std::int64_t workspace_floats(const BackwardKernel& kernel, const Tensor& q, con
                               (round_up(q.size(3), kernel.columns) / kernel.columns);
   std::int64_t floats = blocks * (4 + kernel.rows * kernel.columns);
   if (kernel.sums_key_value) {
-    const std::int64_t keys = round_up(k.size(2), 64);
-    floats += keys * (round_up(k.size(3), kernel.rows) + round_up(v.size(3), kernel.rows));
+    // One staging area for each split of the keys (attention_backward.cu: at most 200 in all).
+    const std::int64_t most = round_up(k.size(2), 64) / 64;
+    const std::int64_t splits = std::min(most, 200 / (q.size(0) * q.size(1)));
+    floats += 64 * std::max<std::int64_t>(splits, 1) *
+              (round_up(k.size(3), kernel.rows) + round_up(v.size(3), kernel.rows));
   }
   return round_up(floats, 4);
 }
@@ -79,7 +84,7 @@ void efficient_backward(Node& node, Gradients& in, Gradients& out) {
   }
   const Tensor delta = row_products(runtime, gradient, transpose(result, 1, 2), half);
   const BackwardKernel kernel =
-      backward_kernel(runtime.device, half, std::max(q.size(3), v.size(3)));
+      backward_kernel(runtime.device, half, node.number[0] != 0, std::max(q.size(3), v.size(3)));
   runtime.scratch(4 * b * h * workspace_floats(kernel, q, k, v));
   AttentionArguments shape;
   shape.query = q;
@@ -130,6 +135,7 @@ Tensor efficient_attention(const AttentionArguments& arguments) {
   } else if (node) {
     node->skip();
   }
+  if (node) node->number[0] = a.dropout > 0;
   const std::int64_t b = a.query.size(0), h = a.query.size(1), s = a.query.size(2);
   const std::int64_t width = std::max(a.query.size(3), a.value.size(3));
   Tensor out = heads_inside(runtime, b, h, s, a.value.size(3), a.query.dtype());

@@ -123,6 +123,14 @@ void sin_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = mul(in[0], cosine);
 }
 
+void log_backward(Node& node, Gradients& in, Gradients& out) { out[0] = div(in[0], node.load(0)); }
+
+void abs_backward(Node& node, Gradients& in, Gradients& out) {  // grad * self.sgn()
+  const Tensor self = node.load(0);
+  const Tensor sign = elementwise_output("sgn", {self}, self.dtype());
+  out[0] = mul(in[0], sign);
+}
+
 void to_backward(Node& node, Gradients& in, Gradients& out) { out[0] = to(in[0], node.dtype); }
 
 void dropout_backward(Node& node, Gradients& in, Gradients& out) {
@@ -193,6 +201,30 @@ Tensor div(const Tensor& a, const Tensor& b) {
   return product_binary("div", a, b, div_backward, true);
 }
 
+Tensor div_in_place(const Tensor& a, const Tensor& b) {
+  Runtime& runtime = a.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "div");
+  if (!(broadcast("div", a.shape(), b.shape()) == a.shape())) {
+    throw ShapeError("div: " + shape_text(b.shape()) + " into " + shape_text(a.shape()));
+  }
+  NodeRef node = node_for("div", div_backward, {a, b});
+  if (node) {
+    node->save(b);
+    if (node->wants(1)) {
+      node->save(clone(detach(a), true));
+    } else {
+      node->skip();
+    }
+  }
+  Tensor out = runtime.alias_of(a, a.shape(), a->stride);
+  if (node) runtime.attach(node, out);
+  return out;
+}
+
+Tensor floor_divide(const Tensor& a) {
+  return unary("floor_divide", a, a.dtype(), Saves::nothing, nullptr);
+}
+
 Tensor add_scalar(const Tensor& a) {
   return unary("add", a, a.dtype(), Saves::nothing, pass_backward);
 }
@@ -239,6 +271,15 @@ Tensor sqrt(const Tensor& a) { return unary("sqrt", a, float_of(a), Saves::resul
 Tensor exp(const Tensor& a) {
   const Tensor x = cast_full(a);
   return unary("exp", x, float_of(x), Saves::result, exp_backward);
+}
+Tensor log(const Tensor& a) {
+  const Tensor x = cast_full(a);
+  return unary("log", x, float_of(x), Saves::input, log_backward);
+}
+Tensor abs(const Tensor& a) { return unary("abs", a, a.dtype(), Saves::input, abs_backward); }
+Tensor minimum(const Tensor& a, const Tensor& b) {
+  const Scoped<const char*> label(a.runtime().label.kind, "minimum");
+  return elementwise_output("minimum", {a, b}, result_dtype(a, b));
 }
 Tensor tanh(const Tensor& a) { return unary("tanh", a, float_of(a), Saves::result, one_kernel); }
 Tensor sigmoid(const Tensor& a) {

@@ -39,7 +39,16 @@ Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, co
   const std::int64_t most_parts = n / rows_per_thread + most_segments;
   const Tensor part_starts = runtime.empty(Shape{most_parts}, DType::i64);
   const DType sum = is_half(gradient.dtype()) ? DType::f32 : gradient.dtype();
-  const Tensor part_sums = runtime.empty(Shape{most_parts, shape[1]}, sum);
+  // Few rows of many parts each are summed in place of the weight, by blocks that know a part's row
+  // (measured on release 2.13: fewer rows than four blocks a multiprocessor, more than four parts a
+  // row).
+  const bool few_rows = shape[0] < 4 * device.multiprocessors && most_parts > 4 * most_segments;
+  if (!few_rows) {
+    const Tensor part_sums = runtime.empty(Shape{most_parts, shape[1]}, sum);
+    return out;
+  }
+  const Tensor part_rows = runtime.empty(Shape{most_parts}, DType::i64);
+  if (sum != gradient.dtype()) const Tensor sums = runtime.empty(shape, sum);
   return out;
 }
 
@@ -47,7 +56,7 @@ Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, co
 /// (cuda/Embedding.cu, embedding_dense_backward_cuda).
 void embedding_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
-  const Tensor indices = node.load(0);
+  const Tensor indices = contiguous(node.load(0));
   const std::int64_t n = indices.count();
   const Tensor gradient = contiguous(in[0]);
   if (n <= 3072) {
@@ -61,6 +70,29 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
     runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
   }
   out[0] = sum_segments(runtime, gradient, n, node.shape);
+}
+
+/// Zeros of x's shape, the gradient added where the indices say: these wrapped into range and times
+/// the stride, sorted with their places (cuda/Indexing.cu, index_put_with_sort_kernel).
+void index_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor indices = node.load(0);
+  const std::int64_t n = indices.count();
+  out[0] = runtime.empty(node.shape, in[0].dtype());
+  Tensor wrapped = runtime.empty(indices.shape(), DType::i64);
+  const Tensor linear = runtime.empty(indices.shape(), DType::i64);
+  wrapped.reset();
+  const Tensor gradient = contiguous(in[0]);
+  const Tensor sorted = runtime.empty(Shape{n}, DType::i64);
+  const Tensor places = runtime.empty(Shape{n}, DType::i64);
+  const Tensor range = runtime.empty(Shape{n}, DType::i64);
+  runtime.scratch(
+      radix_sort_scratch(runtime.device, n, bits_of(std::max<std::int64_t>(node.shape[0] - 1, 1))));
+}
+
+/// Zeros of x's shape to which the gradient is added (FunctionsManual.cpp, gather_backward).
+void gather_backward(Node& node, Gradients& in, Gradients& out) {
+  out[0] = node.runtime->empty(node.shape, in[0].dtype());
 }
 
 /// Zeros of the whole shape; the gradient is added at its sorted places (cuda/Indexing.cu,
@@ -110,6 +142,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   }
   Shape shape = indices.shape();
   shape.push_back(weight.size(1));
+  const Tensor flat = reshape(indices, Shape{-1});  // a copy where they are no single run of memory
   Tensor out = runtime.empty(shape, weight.dtype());
   if (node) runtime.attach(node, out);
   return out;
@@ -134,13 +167,40 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
     for (Tensor& one : wide) one = contiguous(one);
   }
   for (int i = static_cast<int>(indices.size()); i < x.rank(); ++i) shape.push_back(x.size(i));
-  return runtime.empty(shape, x.dtype());
+  NodeRef node;
+  if (runtime.grad_enabled && x.requires_grad()) {
+    if (indices.size() != 1) throw ShapeError("index: a gradient of several index tensors");
+    node = runtime.make_node("index", index_backward, 1);
+    runtime.connect(*node.get(), 0, x);
+    node->save(indices.front());
+    node->shape = x.shape();
+  }
+  Tensor out = runtime.empty(shape, x.dtype());
+  if (node) runtime.attach(node, out);
+  return out;
 }
 
-Tensor cumsum(const Tensor& x) {
+Tensor gather_along(const Tensor& x, int dim, const Tensor& indices) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "gather");
+  if (x.rank() != indices.rank() || dim < -x.rank() || dim >= x.rank()) {
+    throw ShapeError("gather: " + shape_text(indices.shape()) + " of " + shape_text(x.shape()));
+  }
+  NodeRef node;
+  if (runtime.grad_enabled && x.requires_grad()) {
+    node = runtime.make_node("gather", gather_backward, 1);
+    runtime.connect(*node.get(), 0, x);
+    node->save(indices);
+    node->shape = x.shape();
+  }
+  Tensor out = runtime.empty(indices.shape(), x.dtype());
+  if (node) runtime.attach(node, out);
+  return out;
+}
+
+Tensor cumsum(const Tensor& x, DType dtype) {
   Runtime& runtime = x.runtime();
   const Scoped<const char*> label(runtime.label.kind, "cumsum");
-  const DType dtype = is_floating(x.dtype()) ? x.dtype() : DType::i64;
   Tensor out = runtime.empty(x.shape(), dtype);
   const Tensor wide = to(x, dtype);
   // One run of numbers goes to CUB, several to PyTorch's own kernel (cuda/ScanUtils.cuh, scan_dim).

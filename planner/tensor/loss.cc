@@ -42,7 +42,8 @@ void mse_backward(Node& node, Gradients&, Gradients& out) {
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target) {
-  return nll_loss(log_softmax(logits, -1, full_dtype(logits, logits.dtype())), target);
+  // The dtype is given, so that autocast leaves the logarithm in it and casts what comes of it.
+  return nll_loss(log_softmax(logits, -1, logits.dtype()), target);
 }
 
 Tensor mse_loss(const Tensor& a_in, const Tensor& target_in) {

@@ -2,8 +2,8 @@
 // PyTorch's operators on tensors without values: each allocates what the CUDA kernel's host code
 // allocates, in that order, saves what autograd saves (tools/autograd/derivatives.yaml) and
 // installs the backward that does the same. Files: elementwise.cc, views.cc, reduce.cc, matmul.cc,
-// norm.cc, attention.cc, loss.cc, index.cc. Shapes are checked: a ShapeError names the operator and
-// both shapes.
+// norm.cc, attention.cc, conv.cc, loss.cc, index.cc. Shapes are checked: a ShapeError names the
+// operator and both shapes.
 
 #include <stdexcept>
 #include <string>
@@ -24,6 +24,10 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
+/// a /= b: the result in a's memory. What the backward needs of the old values is a copy.
+Tensor div_in_place(const Tensor& a, const Tensor& b);
+/// a // number, for whole numbers.
+Tensor floor_divide(const Tensor& a);
 Tensor add_scalar(const Tensor& a);
 Tensor mul_scalar(const Tensor& a);
 Tensor div_scalar(const Tensor& a);
@@ -41,6 +45,8 @@ Tensor neg(const Tensor& a);
 Tensor rsqrt(const Tensor& a);
 Tensor sqrt(const Tensor& a);
 Tensor exp(const Tensor& a);
+Tensor log(const Tensor& a);
+Tensor abs(const Tensor& a);
 Tensor tanh(const Tensor& a);
 Tensor sigmoid(const Tensor& a);
 Tensor relu(const Tensor& a);
@@ -50,6 +56,8 @@ Tensor gelu(const Tensor& a);
 Tensor bloom_gelu(const Tensor& x);
 Tensor cos(const Tensor& a);
 Tensor sin(const Tensor& a);
+/// The smaller of two tensors' elements; no gradient.
+Tensor minimum(const Tensor& a, const Tensor& b);
 /// A comparison or logical operator of two tensors (or one and a number): bool, no gradient.
 Tensor compare(const char* kind, const Tensor& a, const Tensor& b);
 Tensor compare_scalar(const char* kind, const Tensor& a);
@@ -85,6 +93,14 @@ Tensor contiguous(const Tensor& a);
 /// `times` copies one behind the other in the first dimension (Tensor.repeat); no gradient.
 Tensor tile(const Tensor& a, std::int64_t times);
 Tensor cat(const std::vector<Tensor>& tensors, int dim);
+/// base[..., start : start + size of source] = source in one dimension: base's memory with a new
+/// history.
+Tensor copy_into(const Tensor& base, int dim, std::int64_t start, const Tensor& source);
+
+// ---- complex numbers as pairs in the last dimension (view_as_complex, view_as_real)
+/// The product; b has no gradient.
+Tensor complex_mul(const Tensor& a, const Tensor& b);
+Tensor as_real(const Tensor& a);
 
 // ---- reductions (aten/src/ATen/native/cuda/Reduce.cuh)
 Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep);
@@ -108,6 +124,10 @@ Tensor matmul(const Tensor& a, const Tensor& b);
 /// x W^T + bias; weight (out, in), bias empty or (out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias);
 
+/// The rows of x (rows, in) in groups, each times a matrix of its own of weight (groups, in, out);
+/// the groups end at `offsets` (int32). torch.nn.functional.grouped_mm.
+Tensor grouped_mm(const Tensor& x, const Tensor& weight, const Tensor& offsets);
+
 // ---- norms, softmax
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// dtype: of the result (softmax(..., dtype=...)).
@@ -127,16 +147,35 @@ struct AttentionArguments {
 AttentionKernel choose_attention(const AttentionArguments& arguments);
 Tensor attention(const AttentionArguments& arguments);
 
+// ---- convolution (aten/src/ATen/native/Convolution.cpp, cudnn/Conv_v8.cpp)
+struct Convolution {
+  std::int64_t stride = 1;
+  std::int64_t padding = 0;
+  std::int64_t groups = 1;
+};
+/// x (batch, channels, height, width), weight (out, channels / groups, height, width), bias empty
+/// or (out).
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& convolution);
+
+// ---- sorting (aten/src/ATen/native/cuda/TensorTopK.cpp, Sort.cpp)
+/// The largest `count` of the last dimension (at most 1024 long) and where they are (int64).
+std::pair<Tensor, Tensor> topk(const Tensor& a, std::int64_t count);
+/// Values in order and where they were (int64); one dimension, no gradient.
+std::pair<Tensor, Tensor> sort(const Tensor& a);
+
 // ---- index and loss
 Tensor embedding(const Tensor& weight, const Tensor& indices);
-/// x[i, j, ...]: `indices` broadcast against each other and stand for x's leading dimensions. No
-/// gradient.
+/// x[i, j, ...]: `indices` broadcast against each other and stand for x's leading dimensions; a
+/// gradient where there is one index tensor.
 Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
+/// The running sum along the last dimension; in `dtype`. No gradient.
+Tensor cumsum(const Tensor& x, DType dtype);
+/// torch.gather: the element of x's dimension `dim` at every index.
+Tensor gather_along(const Tensor& x, int dim, const Tensor& indices);
 /// x[..., [i], ...]: one place of a dimension by a list of one number; the dimension stays, of
 /// size 1.
 Tensor pick(const Tensor& x, int dim);
-/// The running sum along the last dimension; whole numbers are summed in int64. No gradient.
-Tensor cumsum(const Tensor& x);
 /// Cross-entropy with mean reduction; logits (rows, classes), target (rows) int64.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);
 Tensor mse_loss(const Tensor& a, const Tensor& target);
