@@ -137,10 +137,15 @@ void dropout_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = elementwise_output(node.kind, {in[0], node.load(0)}, in[0].dtype());
 }
 
+/// where(condition, grad, 0) and where(condition, 0, grad): the zero is a tensor of its own.
 void where_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor condition = node.load(0);
-  if (node.wants(0)) out[0] = elementwise_output(node.kind, {condition, in[0]}, in[0].dtype());
-  if (node.wants(1)) out[1] = elementwise_output(node.kind, {condition, in[0]}, in[0].dtype());
+  for (int i : {0, 1}) {
+    if (!node.wants(i)) continue;
+    const Tensor zero = node.runtime->empty({}, in[0].dtype());
+    out[static_cast<std::size_t>(i)] =
+        elementwise_output(node.kind, {condition, in[0]}, in[0].dtype());
+  }
 }
 
 void masked_fill_backward(Node& node, Gradients& in, Gradients& out) {
