@@ -11,6 +11,7 @@
 #include "cli/partition_command.h"
 #include "cli/plan_command.h"
 #include "cli/replay_command.h"
+#include "cli/validate_command.h"
 #include "spec/job_spec.h"
 
 namespace shardfit::cli {
@@ -55,6 +56,7 @@ struct Request {
   PlanOptions plan;
   ReplayOptions replay;
   PartitionOptions partition;
+  bool validate_json = false;
   int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
 };
 
@@ -73,6 +75,10 @@ int run_replay(const Request& request, const CommandLine&, std::ostream& out, st
 int run_partition(const Request& request, const CommandLine&, std::ostream& out,
                   std::ostream& err) {
   return partition_command(request.partition, out, err);
+}
+
+int run_validate(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
+  return validate_command(request.files, request.validate_json, out, err);
 }
 
 CLI::App* add_command(CLI::App& app, Request& request, const char* name, const char* summary,
@@ -165,8 +171,21 @@ void add_partition(CLI::App& app, Request& request) {
   added->footer("Exit code: 0 it fits, 1 it does not, 2 bad input, 3 a bug of ours.");
 }
 
+void add_validate(CLI::App& app, Request& request) {
+  CLI::App* validate =
+      add_command(app, request, "validate", "Predictions against measured cases", run_validate);
+  validate
+      ->add_option("FILE|DIR", request.files,
+                   "case lists (docs/validation.md); a directory means all of them below it")
+      ->type_name("")
+      ->required();
+  validate->add_flag("--json", request.validate_json, "one JSON object a reading, one a line");
+  validate->footer("Exit code: 0, or 2 where a file is bad, 3 a bug of ours.");
+}
+
 void add_commands(CLI::App& app, Request& request) {
   add_plan(app, request);
+  add_validate(app, request);
   add_replay(app, request);
   add_partition(app, request);
 }

@@ -1,9 +1,9 @@
 #include "cli/plan_command.h"
 
-#include <ostream>
+#include <iostream>
 
-#include "base/format.h"
 #include "cli/cli.h"
+#include "report/report.h"
 #include "spec/cluster_spec.h"
 #include "spec/data_directory.h"
 #include "spec/job_spec.h"
@@ -25,20 +25,26 @@ void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err) {
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
-  const spec::PlanSpec plan = spec::read_plan(options.files, options.job, devices, faults);
+  const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
   faults.throw_if_any();
-  say_overrides(plan, err);
-  for (const spec::OptionSpec& option : plan.options) {
-    const auto& usable = option.cluster.device.usable;
-    out << option.name << ": " << option.cluster.count << " x " << option.cluster.device.gpu << ", "
-        << (usable ? format_bytes(usable->value) + " usable each" : "usable bytes unknown") << "\n";
-    for (const spec::Assumption& assumption : option.job.assumptions) {
-      out << "  assumed " << assumption.key << " " << assumption.value << ": " << assumption.because
-          << "\n";
-    }
+  say_overrides(spec, err);
+  search::PlanSettings settings;
+  settings.effects = options.json || (!options.brief && options.explain.empty());
+  const search::Plan plan = search::make_plan(spec, settings);
+  const report::Report report{spec, plan};
+  if (options.json) {
+    report::write_json(report, options.explain, out);
+  } else if (!options.explain.empty()) {
+    for (const std::string& term : options.explain) out << report::explain(report, term);
+  } else {
+    report::TableStyle style;
+    if (&out == &std::cout) style = report::style_of_terminal();
+    style.brief = options.brief;
+    report::write_table(report, style, out);
   }
-  err << "shardfit: the job reads well; this build does not predict yet\n";
-  return our_bug;
+  const bool fit =
+      plan.recommended && plan.options[*plan.recommended].verdict == search::Verdict::fits;
+  return fit ? fits : does_not_fit;
 }
 
 }  // namespace shardfit::cli

@@ -31,6 +31,7 @@ const std::vector<BuiltinRow>& host_table() {
       {"clip", {}, 0, hand_over<"clip">},
       {"unscale", {}, 0, hand_over<"unscale">},
       {"scale", {"loss"}, 1, hand_over<"scale">},
+      {"construct_optimizer", {}, 0, hand_over<"construct_optimizer">},
       {"optimizer_step", {}, 0, hand_over<"optimizer_step">},
       {"zero_grad", {}, 0, hand_over<"zero_grad">},
       {"autocast", {}, 0, hand_over<"autocast">},

@@ -35,8 +35,8 @@ Tensor coefficient_of(const Tensor& total) {
 
 }  // namespace
 
-void clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
-  if (parameters.empty()) return;
+Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
+  if (parameters.empty()) return {};
   Runtime& runtime = parameters.front().runtime();
   const Scoped<tensor::Label> label(runtime.label, {"clip", 0, false});
   std::vector<Tensor> norms;
@@ -51,14 +51,15 @@ void clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
     }
     dtype = group.front()->grad.dtype();
   }
-  if (norms.empty()) return;
+  if (norms.empty()) return {};
   const auto n = static_cast<std::int64_t>(norms.size());
   Tensor stacked = runtime.empty(Shape{n}, dtype);
-  const Tensor total = runtime.empty({}, dtype);
+  Tensor total = runtime.empty({}, dtype);
   stacked.reset();
   norms.clear();
   const Tensor coefficient = coefficient_of(total);
   const Tensor clamped = tensor::mul_scalar(coefficient);
+  return total;
 }
 
 Tensor unscale_gradients(const Tensor& scale) {

@@ -8,8 +8,8 @@
 namespace shardfit::program {
 
 /// torch.nn.utils.clip_grad_norm_ (torch/nn/utils/clip_grad.py): the norm of each gradient, at once
-/// or one by one, their norm, then the gradients are scaled in place.
-void clip_gradients(const std::vector<tensor::Tensor>& parameters, bool foreach);
+/// or one by one, their norm, then the gradients are scaled in place. Gives the norm.
+tensor::Tensor clip_gradients(const std::vector<tensor::Tensor>& parameters, bool foreach);
 
 /// GradScaler.unscale_ (torch/amp/grad_scaler.py): the inverse of the scale by way of fp64, copies
 /// for the device of the gradients. Returns the flag that is kept until the scale's update.

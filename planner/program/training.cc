@@ -41,6 +41,7 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
   globals.set("clip_gradients", Value::of_bool(job.clip_foreach.has_value()));
   globals.set("grad_scaler", Value::of_bool(job.grad_scaler));
+  globals.set("autocasting", Value::of_bool(job.autocast.has_value()));
   globals.set("recomputing", Value::of_bool(job.recompute == Recompute::full));
   globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
   if (job.dropout) {
@@ -70,7 +71,9 @@ class Trainer : public model::Host {
     };
   }
 
+  /// Once; a framework that makes it before `loaded` does so in its own program.
   void construct_optimizer() {
+    if (optimizer_ || !own_.empty()) return;
     if (job_.program == "plain-loop-4") {
       runtime_.after_accumulate = [this](tensor::TensorBody& body) { step_in_backward(body); };
       for (const Tensor& p : trainable_) {
@@ -104,7 +107,9 @@ class Trainer : public model::Host {
     } else if (name == "unscale") {
       found_infinite_ = unscale_gradients(scale_);
     } else if (name == "clip") {
-      clip_gradients(trainable_, *job_.clip_foreach);
+      return Value::of(clip_gradients(trainable_, *job_.clip_foreach));
+    } else if (name == "construct_optimizer") {
+      construct_optimizer();
     } else if (name == "optimizer_step") {
       step_optimizer();
     } else if (name == "zero_grad") {
@@ -215,6 +220,17 @@ const model::CompiledClass& class_of(const Library& library, const std::string& 
   return *type;
 }
 
+/// What a framework's program makes before training, if it has a function for that; it lives to the
+/// end.
+Value run_start(const Library& library, const std::string& program, Machine& machine) {
+  Value result;
+  const model::CompiledClass* start = library.find(program_class(program) + "_start");
+  if (!start) return result;
+  ValueList locals(static_cast<std::size_t>(start->slots));
+  machine.run(start->forward, nullptr, locals.data(), result);
+  return result;
+}
+
 [[noreturn]] void rethrow(const model::ModelError& error) {
   const std::string in = error.path.empty() ? "" : " (in module '" + error.path + "')";
   throw InputError(error.where, std::string(error.what()) + in);
@@ -250,10 +266,11 @@ Program Lowering::lower(const TrainingJob& job) const {
     }
     Trainer trainer(job, runtime, machine, *root);
     trainer.wrap();
+    machine.host = &trainer;
+    const Value started = run_start(library, job.program, machine);
     runtime.program.instructions.push_back({Action::empty_cache, 0, 0});
     runtime.mark("loaded", 0, true);
     trainer.construct_optimizer();
-    machine.host = &trainer;
     machine.within = [&](const Value&, const std::function<void()>& body) {
       return trainer.within_autocast(body);
     };

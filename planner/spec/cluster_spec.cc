@@ -81,6 +81,10 @@ std::optional<double> as_share(const Node& node, std::string_view what, Diagnost
   return as_real(node, what, {0, 1}, faults);
 }
 
+std::optional<std::int64_t> as_count(const Node& node, std::string_view what, Diagnostics& faults) {
+  return as_integer(node, what, {1, 100'000}, faults);
+}
+
 void read_memory(MapView& device, DeviceReader& reader, DeviceSpec& spec, Diagnostics& faults) {
   const Node* node = device.require_map("memory");
   if (!node) return;
@@ -170,6 +174,7 @@ DeviceSpec read_device(const Node& root, Diagnostics& faults) {
   const auto source = map.string("source");
   const auto date = map.string("date");
   DeviceReader reader(source ? source->value : "", date ? date->value : "", faults);
+  spec.multiprocessors = reader.number<std::int64_t>(map, "multiprocessors", as_count);
   read_memory(map, reader, spec, faults);
   read_rates(map, reader, spec, faults);
   read_surroundings(map, reader, spec, faults);

@@ -45,6 +45,7 @@ struct DeviceSpec {
   std::string gpu;                   // the part: "H200-SXM-141GB"
   std::vector<std::string> aliases;  // other spellings
   std::string compute_capability;    // "9.0", "gfx942"
+  std::optional<Sourced<std::int64_t>> multiprocessors;  // kernels size their scratch space by it
   Confidence confidence = Confidence::unknown;
 
   std::optional<Sourced<Bytes>> marketed;  // as the part is called, powers of ten

@@ -165,6 +165,7 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
     MapView extra_map(extra, "library", faults);
     extra_map.find("summary");
     extra_map.find("source");
+    extra_map.find("profile");  // a framework's own settings: search/profile.h
     read_classes(extra_map.require("modules"), family, faults);
     extra_map.finish();
   }

@@ -40,18 +40,45 @@ std::optional<DType> dtype_named(const std::string& name) {
   return std::nullopt;
 }
 
+/// What keeps a case of transformers.Trainer from being expressed: other releases and settings that
+/// change its loop.
+std::string unsupported_trainer(const Node& c) {
+  const std::string strategy = text(at(c, "parallel"), "strategy");
+  if (strategy != "none") return "strategy " + strategy;
+  if (text(c, "program") != "trainer-1") return "program " + text(c, "program");
+  const std::string release = text(c, "framework_version");
+  if (release.find("transformers 5.24") == std::string::npos) {
+    const std::size_t at = release.find("transformers");
+    return at == std::string::npos ? "release " + release
+                                   : release.substr(at, release.find(',', at) - at);
+  }
+  for (const Node& flag : at(c, "flags").children) {
+    const bool after = flag.text == "eval_after_last_step" || flag.text == "save_after_last_step";
+    if (!after) return "flag " + flag.text;
+  }
+  if (text(c, "attention") != "sdpa" && text(c, "attention") != "eager") {
+    return "attention " + text(c, "attention");
+  }
+  const std::string implementation = text(at(c, "optimizer"), "implementation");
+  if (implementation == "paged") return "optimizer states in managed memory";
+  if (text(at(c, "optimizer"), "name") == "adafactor") return "optimizer adafactor of transformers";
+  return "";
+}
+
 /// The first thing in a case that has no place in a TrainingJob yet.
 std::string unsupported(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   if (!strategy.empty() && strategy != "none" && strategy != "ddp") return "strategy " + strategy;
-  if (text(c, "profile") != "plain-pytorch") return "profile " + text(c, "profile");
-  const std::string program = text(c, "program");
-  if (program.rfind("plain-loop-", 0) != 0) return "program " + program;
   if (truth(c, "compile")) return "torch.compile";
   if (given(c, "quantization")) return "quantization";
   if (given(c, "adapter")) return "adapter";
   if (truth(c, "use_cache")) return "use_cache";
+  const std::string profile = text(c, "profile");
+  if (profile == "hf-trainer") return unsupported_trainer(c);
+  if (profile != "plain-pytorch") return "profile " + profile;
+  const std::string program = text(c, "program");
+  if (program.rfind("plain-loop-", 0) != 0) return "program " + program;
   return "";
 }
 
@@ -140,6 +167,7 @@ void read_device(const Node& c, Case& out, Diagnostics& faults) {
 
 void read_job(const Node& c, Case& out, Diagnostics& faults) {
   program::TrainingJob& job = out.job;
+  job.framework = text(c, "profile");
   job.program = text(c, "program");
   if (given(c, "head")) job.head = text(c, "head");
   read_precision(c, job, out.skipped);

@@ -48,10 +48,9 @@ void check_outcome(const run::RunResult& result, const Case& c, CaseResult& out)
   const auto& failure = *result.failure;
   const std::string phase = "step " + std::to_string(failure.step) + " " + failure.phase;
   out.predicted_outcome = phase + ": tried " + run::size_text(failure.error.tried);
-  out.outcome_right =
-      c.ends_out_of_memory && phase == c.failing_phase &&
-      c.failing_message.find("allocate " + run::size_text(failure.error.tried)) !=
-          std::string::npos;
+  out.outcome_right = c.ends_out_of_memory && phase == c.failing_phase &&
+                      c.failing_message.find("allocate " + run::size_text(failure.error.tried)) !=
+                          std::string::npos;
 }
 
 CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
@@ -69,8 +68,8 @@ CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
   for (const Reading& reading : c.readings) {
     std::int64_t value = 0;
     if (!predicted_value(result, c, reading, value)) continue;
-    out.rows.push_back({c.id, c.group, out.family, reading.counter, reading.phase,
-                        reading.measured, value});
+    out.rows.push_back(
+        {c.id, c.group, out.family, reading.counter, reading.phase, reading.measured, value});
   }
   return out;
 }
@@ -91,7 +90,7 @@ std::vector<CaseResult> predict(const std::vector<Case>& cases) {
       continue;
     }
     try {
-      std::string key = c.model_path;
+      std::string key = c.job.framework + "|" + c.model_path;
       for (const spec::Node& o : c.overrides.children) key += "|" + o.key + "=" + o.text;
       auto& lowering = lowerings[key];
       if (!lowering) {
@@ -105,8 +104,8 @@ std::vector<CaseResult> predict(const std::vector<Case>& cases) {
       }
       results.push_back(predict_one(c, *lowering));
     } catch (const InputError& error) {
-      skipped.skipped = error.diagnostics().empty() ? error.what()
-                                                    : error.diagnostics().front().message;
+      skipped.skipped =
+          error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
       results.push_back(std::move(skipped));
     }
   }

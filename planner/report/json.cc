@@ -1,0 +1,234 @@
+// plan.json. Keys and their order are docs/plan.schema.json's.
+
+#include <rapidjson/prettywriter.h>
+#include <rapidjson/stringbuffer.h>
+
+#include <ostream>
+
+#include "report/report.h"
+
+namespace shardfit::report {
+namespace {
+
+using search::Gpu;
+using search::Option;
+
+class JsonWriter {
+ public:
+  JsonWriter() : json_(buffer_) { json_.SetIndent(' ', 2); }
+
+  template <class Body>
+  void object(Body body) {
+    json_.StartObject();
+    body();
+    json_.EndObject();
+  }
+  template <class List, class Each>
+  void array(const List& list, Each each) {
+    json_.StartArray();
+    for (const auto& item : list) each(item);
+    json_.EndArray();
+  }
+  void key(const char* name) { json_.Key(name); }
+  void text(const std::string& value) {
+    json_.String(value.c_str(), static_cast<rapidjson::SizeType>(value.size()));
+  }
+  void text(const char* name, const std::string& value) {
+    key(name);
+    text(value);
+  }
+  void number(std::int64_t value) { json_.Int64(value); }
+  void number(const char* name, std::int64_t value) {
+    key(name);
+    number(value);
+  }
+  void digits(const char* name, const std::string& value) {
+    key(name);
+    json_.RawValue(value.c_str(), value.size(), rapidjson::kNumberType);
+  }
+  void none(const char* name) {
+    key(name);
+    json_.Null();
+  }
+  void pair(const char* name, std::int64_t low, std::int64_t high) {
+    key(name);
+    json_.SetFormatOptions(rapidjson::kFormatSingleLineArray);
+    json_.StartArray();
+    number(low);
+    number(high);
+    json_.EndArray();
+    json_.SetFormatOptions(rapidjson::kFormatDefault);
+  }
+  std::string result() const { return buffer_.GetString(); }
+
+ private:
+  rapidjson::StringBuffer buffer_;
+  rapidjson::PrettyWriter<rapidjson::StringBuffer> json_;
+};
+
+void write_words(JsonWriter& json, const std::vector<JobWord>& words) {
+  json.object([&] {
+    for (const JobWord& word : words) {
+      if (word.number) {
+        json.digits(word.key.c_str(), word.value);
+      } else {
+        json.text(word.key.c_str(), word.value);
+      }
+    }
+  });
+}
+
+void write_assumptions(JsonWriter& json, const Option& option) {
+  json.array(option.assumptions, [&](const search::AssumptionEffect& effect) {
+    json.object([&] {
+      json.text("key", effect.assumption.key);
+      json.text("value", effect.assumption.value);
+      json.text("because", effect.assumption.because);
+      json.pair("effect_bytes", effect.low, effect.high);
+    });
+  });
+}
+
+void write_categories(JsonWriter& json, const char* name, const run::ByCategory& bytes) {
+  json.key(name);
+  json.object([&] {
+    for (int c = 0; c < category_count; ++c) {
+      json.number(category_name(static_cast<Category>(c)), bytes[static_cast<std::size_t>(c)]);
+    }
+  });
+}
+
+void write_phase(JsonWriter& json, const search::Phase& phase) {
+  json.object([&] {
+    json.text("name", phase.name);
+    json.number("allocated_bytes", phase.allocated);
+    json.number("reserved_bytes", phase.reserved);
+    if (phase.instruction < 0) {
+      json.none("cause");
+      return;
+    }
+    json.key("cause");
+    json.object([&] {
+      json.text("operator", phase.cause.kind);
+      json.text("layer", phase.cause.layer);
+      json.text("category", category_name(phase.cause.category));
+    });
+  });
+}
+
+void write_gpu(JsonWriter& json, const Gpu& gpu) {
+  const search::Judgement& judged = gpu.judgement;
+  json.object([&] {
+    json.number("index", gpu.index);
+    json.number("rank", gpu.rank);
+    json.text("role", gpu.role);
+    json.number("usable_bytes", gpu.card.usable);
+    json.number("context_bytes", gpu.card.context.bytes());
+    json.pair("context_interval_bytes", gpu.card.context.low, gpu.card.context.high);
+    json.number("budget_bytes", judged.budget);
+    json.number("requested_bytes", gpu.peak.requested);
+    json.number("allocated_bytes", gpu.peak.allocated);
+    json.number("reserved_bytes", judged.unlimited.reserved_peak);
+    json.number("device_bytes", gpu.device_bytes());
+    json.pair("interval_bytes", judged.low, judged.high);
+    json.number("needed_bytes", judged.needed);
+    json.number("headroom_bytes", judged.headroom());
+    write_categories(json, "categories", gpu.peak.allocated_by);
+    write_categories(json, "requested_categories", gpu.peak.requested_by);
+    json.text("worst_phase", gpu.phases[gpu.worst].name);
+    json.key("phases");
+    json.array(gpu.phases, [&](const search::Phase& phase) { write_phase(json, phase); });
+    if (judged.limited.failure) {
+      const auto& failure = *judged.limited.failure;
+      json.key("out_of_memory");
+      json.object([&] {
+        json.number("step", failure.step);
+        json.text("phase", failure.phase);
+        json.number("requested_bytes", failure.error.requested);
+        json.number("tried_bytes", failure.error.tried);
+        json.number("short_bytes", -judged.headroom());
+        json.text("message", failure.error.text());
+      });
+    } else {
+      json.none("out_of_memory");
+    }
+  });
+}
+
+void write_option(JsonWriter& json, const Option& option) {
+  const spec::ClusterSpec& cluster = option.spec->cluster;
+  json.object([&] {
+    json.text("name", option.spec->name);
+    json.text("device", cluster.device.name);
+    json.number("count", cluster.count);
+    json.text("parallel", spec::parallel_names()[static_cast<std::size_t>(option.parallel)]);
+    json.key("degrees");
+    json.object([&] {
+      for (const char* degree : {"dp", "fsdp", "tp", "pp", "cp", "ep"}) json.number(degree, 1);
+    });
+    json.key("job");
+    write_words(json, job_words(option));
+    json.text("verdict", verdict_text(option.verdict));
+    json.text("reason", option.reason);
+    json.key("gpus");
+    json.array(option.gpus, [&](const Gpu& gpu) { write_gpu(json, gpu); });
+    json.none("step_seconds");
+    json.key("exchange");
+    json.object([&] {
+      json.number("bytes", 0);
+      json.number("seconds", 0);
+      json.number("exposed_seconds", 0);
+    });
+    json.key("changes");
+    json.array(option.changes, [&](const search::Change& change) {
+      json.object([&] {
+        json.text("words", change.words);
+        json.text("verdict", verdict_text(change.verdict));
+        json.number("needed_bytes", change.needed);
+        json.number("headroom_bytes", change.headroom);
+      });
+    });
+    json.key("assumptions");
+    write_assumptions(json, option);
+    json.key("warnings");
+    json.array(option.warnings, [&](const std::string& warning) { json.text(warning); });
+  });
+}
+
+}  // namespace
+
+void write_json(const Report& report, std::span<const std::string> terms, std::ostream& out) {
+  JsonWriter json;
+  const std::vector<Option>& options = report.plan.options;
+  json.object([&] {
+    json.text("version", "1");
+    json.key("job");
+    write_words(json, job_words(options.front()));
+    json.number("parameters", report.plan.parameters);
+    json.key("assumptions");
+    write_assumptions(json, options.front());
+    json.key("options");
+    json.array(options, [&](const Option& option) { write_option(json, option); });
+    json.key("recommendation");
+    json.object([&] {
+      if (report.plan.recommended) {
+        json.text("option", options[*report.plan.recommended].spec->name);
+      } else {
+        json.none("option");
+      }
+      json.text("because", report.plan.because);
+    });
+    if (!terms.empty()) {
+      json.key("explanations");
+      json.array(terms, [&](const std::string& term) {
+        json.object([&] {
+          json.text("term", term);
+          json.text("text", explain(report, term));
+        });
+      });
+    }
+  });
+  out << json.result() << "\n";
+}
+
+}  // namespace shardfit::report

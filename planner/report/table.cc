@@ -1,0 +1,218 @@
+// The plan as a table for people.
+
+#include <algorithm>
+#include <ostream>
+
+#include "base/format.h"
+#include "report/report.h"
+
+namespace shardfit::report {
+namespace {
+
+using search::Gpu;
+using search::Option;
+using search::Verdict;
+
+std::string size(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
+
+std::string right(const std::string& text, std::size_t columns) {
+  return text.size() < columns ? std::string(columns - text.size(), ' ') + text : text;
+}
+std::string left(const std::string& text, std::size_t columns) {
+  return text.size() < columns ? text + std::string(columns - text.size(), ' ') : text;
+}
+
+/// The end of a path that is too long for its column.
+std::string shortened(const std::string& text, std::size_t columns) {
+  return text.size() <= columns ? text : ".." + text.substr(text.size() - columns + 2);
+}
+
+class TableWriter {
+ public:
+  TableWriter(const Report& report, const TableStyle& style, std::ostream& out)
+      : report_(report), style_(style), out_(out) {}
+
+  void write() {
+    head();
+    for (const Option& option : report_.plan.options) {
+      out_ << "\n";
+      verdict(option);
+      if (!style_.brief) details(option);
+    }
+    if (!style_.brief) assumptions(report_.plan.options.front());
+    if (report_.plan.options.size() > 1 || !report_.plan.recommended) {
+      const auto chosen = report_.plan.recommended;
+      const std::string name =
+          chosen ? report_.plan.options[*chosen].spec->name + ": " : std::string();
+      out_ << "\n" << wrapped("recommended: " + name + report_.plan.because, 2);
+    }
+  }
+
+ private:
+  void head() {
+    const Option& first = report_.plan.options.front();
+    std::string job;
+    for (const JobWord& word : job_words(first)) {
+      if (word.key == "model" || word.key == "framework_version") continue;
+      if (word.key == "global_batch" && first.job.batch.global == first.job.batch.micro) continue;
+      if (!job.empty()) job += ", ";
+      std::string key = word.key;
+      std::replace(key.begin(), key.end(), '_', '-');
+      const bool plain = word.key == "task" || word.key == "framework" || word.key == "precision" ||
+                         word.key == "optimizer";
+      job += plain ? word.value : key + " " + word.value;
+    }
+    out_ << wrapped(first.spec->job.model.value + ": " + format_count(report_.plan.parameters) +
+                        " parameters" + trainable(first),
+                    2)
+         << wrapped(job, 2);
+  }
+
+  static std::string trainable(const Option& option) {
+    const Program& program = *option.program;
+    if (program.parameters_trainable == program.parameters_total) return "";
+    return ", " + format_count(program.parameters_trainable) + " of them trained";
+  }
+
+  void verdict(const Option& option) {
+    const Gpu& gpu = option.gpus.front();
+    const spec::ClusterSpec& cluster = option.spec->cluster;
+    std::string line = option.spec->name + ": " + painted(option.verdict) + " on " +
+                       (cluster.count > 1 ? std::to_string(cluster.count) + " x " : "") +
+                       cluster.device.gpu + ": needs " + size(gpu.judgement.needed) + " of " +
+                       size(gpu.judgement.budget) + " each, " +
+                       (gpu.judgement.headroom() < 0 ? size(-gpu.judgement.headroom()) + " short"
+                                                     : size(gpu.judgement.headroom()) + " free");
+    if (cluster.count == 1) line.replace(line.find(" each,"), 6, ",");
+    out_ << wrapped(line, 2);
+    if (option.verdict != Verdict::fits) out_ << "  " << wrapped(option.reason, 2, 2);
+    const search::Phase& worst = gpu.phases[gpu.worst];
+    if (style_.brief) {
+      out_ << "  peak in " << worst.name << why(worst) << "\n";
+    }
+    changes(option);
+    for (const std::string& warning : option.warnings) {
+      out_ << "  " << wrapped("warning: " + warning, 4, 2);
+    }
+  }
+
+  static std::string why(const search::Phase& phase) {
+    if (phase.instruction < 0) return "";
+    std::string text = ", at " + phase.cause.kind;
+    if (!phase.cause.layer.empty()) text += " in " + phase.cause.layer;
+    return text + " (" + category_name(phase.cause.category) + ")";
+  }
+
+  std::string painted(Verdict verdict) const {
+    const std::string text = verdict_text(verdict);
+    if (!style_.colour) return text;
+    constexpr const char* colours[] = {"\033[32m", "\033[33m", "\033[31m"};
+    return colours[static_cast<int>(verdict)] + text + "\033[0m";
+  }
+
+  void changes(const Option& option) {
+    if (option.changes.empty()) return;
+    out_ << "  changes, cheapest first, each simulated anew:\n";
+    for (const search::Change& change : option.changes) {
+      const std::string room =
+          change.headroom < 0 ? size(-change.headroom) + " short" : size(change.headroom) + " free";
+      out_ << "    "
+           << wrapped(change.words + ": " + verdict_text(change.verdict) + ", needs " +
+                          size(change.needed) + ", " + room,
+                      6, 4);
+    }
+    if (!option.job.job.lora) out_ << "    task lora: another job, to be planned on its own\n";
+  }
+
+  void details(const Option& option) {
+    const Gpu& gpu = option.gpus.front();
+    levels(option, gpu);
+    categories(option, gpu);
+    phases(gpu);
+    const std::size_t columns = page_width - 14;
+    out_ << "\n  allocated bytes over the steady step\n"
+         << memory_picture(option, style_, 6, static_cast<int>(columns));
+  }
+
+  void levels(const Option& option, const Gpu& gpu) {
+    const search::Judgement& judged = gpu.judgement;
+    const auto row = [&](const char* name, std::int64_t bytes, const std::string& says) {
+      out_ << "  " << left(name, 11) << right(size(bytes), 11) << "   " << says << "\n";
+    };
+    out_ << "\n";
+    row("allocated", gpu.peak.allocated,
+        "handed out at the peak; " + size(judged.low) + " to " + size(judged.high));
+    row("reserved", judged.unlimited.reserved_peak,
+        "taken by the allocator where nothing limits it");
+    row("device", gpu.device_bytes(), "reserved and context, as nvidia-smi shows it");
+    row("needed", judged.needed, "the least the allocator must be able to reserve");
+    row("usable", gpu.card.usable,
+        std::string("what the runtime reports as total (") +
+            (option.spec->cluster.device.confidence == spec::Confidence::measured ? "measured"
+                                                                                  : "assumed") +
+            ")");
+    row("context", gpu.card.context.bytes(),
+        "outside the allocator; " + size(gpu.card.context.low) + " to " +
+            size(gpu.card.context.high));
+    row("headroom", judged.headroom(), "usable - context - needed");
+  }
+
+  void categories(const Option&, const Gpu& gpu) {
+    const search::Phase& worst = gpu.phases[gpu.worst];
+    out_ << "\n  " << wrapped("at the peak, in " + worst.name + why(worst), 4, 2);
+    for (int c = 0; c < category_count; ++c) {
+      const std::int64_t bytes = gpu.peak.allocated_by[static_cast<std::size_t>(c)];
+      if (bytes == 0) continue;
+      const double share = static_cast<double>(bytes) / static_cast<double>(gpu.peak.allocated);
+      const auto bar = static_cast<std::size_t>(share * 32 + 0.5);
+      std::string fill;
+      for (std::size_t i = 0; i < bar; ++i) fill += style_.unicode ? "\u2588" : "#";
+      out_ << "    " << left(category_name(static_cast<Category>(c)), 17) << right(size(bytes), 10)
+           << right(format_percent(share), 9) << (fill.empty() ? "" : "  ") << fill << "\n";
+    }
+  }
+
+  void phases(const Gpu& gpu) {
+    out_ << "\n  " << left("phase", 25) << right("allocated", 10) << right("reserved", 11)
+         << "   highest at\n";
+    for (const search::Phase& phase : gpu.phases) {
+      // The second step differs from later ones only in what the allocator has cached by then.
+      if (phase.name.starts_with("second_step.") && &phase != &gpu.phases[gpu.worst]) continue;
+      std::string line = "  " + left(phase.name, 25) + right(size(phase.allocated), 10) +
+                         right(size(phase.reserved), 11);
+      if (phase.instruction >= 0) {
+        std::string at = phase.cause.kind;
+        if (!phase.cause.layer.empty()) at += " " + phase.cause.layer;
+        line += "   " + shortened(at, page_width - 51);
+      }
+      out_ << line << "\n";
+    }
+  }
+
+  void assumptions(const Option& option) {
+    out_ << "\nassumed (in brackets: what other choices would do to the peak)\n";
+    for (const search::AssumptionEffect& effect : option.assumptions) {
+      std::string line = effect.assumption.key + " " + effect.assumption.value;
+      if (effect.low != 0 || effect.high != 0) {
+        line += " [" + signed_size(effect.low) + " to " + signed_size(effect.high) + "]";
+      }
+      out_ << "  " << wrapped(line + ": " + effect.assumption.because, 4, 2);
+    }
+  }
+
+  static std::string signed_size(std::int64_t bytes) {
+    return (bytes > 0 ? "+" : "") + (bytes == 0 ? std::string("0") : size(bytes));
+  }
+
+  const Report& report_;
+  const TableStyle& style_;
+  std::ostream& out_;
+};
+
+}  // namespace
+
+void write_table(const Report& report, const TableStyle& style, std::ostream& out) {
+  TableWriter(report, style, out).write();
+}
+
+}  // namespace shardfit::report

@@ -1,0 +1,114 @@
+#include "run/observe.h"
+
+#include <algorithm>
+#include <cassert>
+
+namespace shardfit::run {
+namespace {
+
+constexpr std::int64_t driver_page = 2 << 20;
+
+/// Replays and calls `visit(index, allocator)` after each instruction until it returns false.
+template <class Visit>
+std::vector<BlockHandle> replay(const Program& program, CachingAllocator& allocator, Visit visit) {
+  std::vector<BlockHandle> handles(program.storages.size(), no_block);
+  const auto count = static_cast<std::int64_t>(program.instructions.size());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
+    if (instruction.action == Action::allocate) {
+      const std::int64_t bytes = program.storages[instruction.id].bytes;
+      const BlockHandle handle = allocator.allocate(bytes, instruction.stream);
+      if (handle == no_block) return handles;
+      handles[instruction.id] = handle;
+    } else if (instruction.action == Action::release) {
+      allocator.free(handles[instruction.id]);
+      handles[instruction.id] = no_block;
+    } else if (instruction.action == Action::empty_cache) {
+      allocator.empty_cache();
+    }
+    if (!visit(i, instruction)) return handles;
+  }
+  return handles;
+}
+
+CachingAllocator allocator_of(const RunLimits& limits) {
+  return CachingAllocator(limits.total, limits.context, limits.settings);
+}
+
+}  // namespace
+
+Census live_after(const Program& program, const RunLimits& limits, std::int64_t instruction) {
+  CachingAllocator allocator = allocator_of(limits);
+  const std::vector<BlockHandle> handles = replay(
+      program, allocator, [&](std::int64_t i, const Instruction&) { return i < instruction; });
+  Census census;
+  for (std::size_t s = 0; s < handles.size(); ++s) {
+    if (handles[s] == no_block || handles[s] == empty_block) continue;
+    const StorageInfo& storage = program.storages[s];
+    const std::int64_t block = allocator.block_bytes(handles[s]);
+    const auto category = static_cast<std::size_t>(storage.category);
+    census.requested += storage.bytes;
+    census.allocated += block;
+    census.requested_by[category] += storage.bytes;
+    census.allocated_by[category] += block;
+    census.live.push_back({static_cast<std::uint32_t>(s), block});
+  }
+  return census;
+}
+
+Curve memory_curve(const Program& program, const RunLimits& limits, int step, int columns) {
+  assert(columns > 0);
+  std::vector<std::int64_t> values;  // one an instruction of the step
+  std::vector<std::pair<std::size_t, std::string>> ends;
+  int current = 0;
+  CachingAllocator allocator = allocator_of(limits);
+  replay(program, allocator, [&](std::int64_t, const Instruction& instruction) {
+    if (instruction.action == Action::reset_peaks) ++current;
+    if (current < step) return true;
+    if (current > step) return false;
+    if (instruction.action == Action::phase) {
+      ends.emplace_back(values.size(), program.phases[instruction.id].name);
+    } else {
+      values.push_back(allocator.stats().current.allocated);
+    }
+    return true;
+  });
+  Curve curve;
+  const std::size_t n = values.size();
+  const auto width = static_cast<std::size_t>(columns);
+  std::size_t phase = 0;
+  for (std::size_t c = 0; c < width && n > 0; ++c) {
+    const std::size_t from = c * n / width;
+    const std::size_t to = std::max(from + 1, (c + 1) * n / width);
+    curve.allocated.push_back(*std::max_element(values.begin() + static_cast<std::ptrdiff_t>(from),
+                                                values.begin() + static_cast<std::ptrdiff_t>(to)));
+    while (phase + 1 < ends.size() && ends[phase].first < to) ++phase;
+    curve.phase.push_back(ends.empty() ? "" : ends[phase].second);
+  }
+  return curve;
+}
+
+std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry) {
+  const auto runs = [&](std::int64_t pages) {
+    RunLimits tried = limits;
+    tried.total = pages * driver_page + limits.context;
+    const RunResult result = run_program(program, tried);
+    return !result.failure && (!without_retry || result.retries == 0);
+  };
+  std::int64_t low = 0;  // does not run
+  std::int64_t high = 1;
+  while (!runs(high)) {
+    low = high;
+    high *= 2;
+    if (high * driver_page + limits.context > CachingAllocator::largest_total) {
+      return CachingAllocator::largest_total;
+    }
+  }
+  while (high - low > 1) {
+    const std::int64_t middle = low + (high - low) / 2;
+    (runs(middle) ? high : low) = middle;
+  }
+  return high * driver_page;
+}
+
+}  // namespace shardfit::run

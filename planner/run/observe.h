@@ -1,0 +1,44 @@
+#pragma once
+// Looks into a run: what is alive at one moment, how memory moves over a step, and the least
+// capacity in which a program runs.
+
+#include <cstdint>
+#include <vector>
+
+#include "run/run.h"
+
+namespace shardfit::run {
+
+/// A storage that is alive, with the bytes of the block it was handed.
+struct LiveStorage {
+  std::uint32_t storage = 0;  // index into Program::storages
+  std::int64_t block_bytes = 0;
+};
+
+/// Everything that is alive after an instruction. The blocks sum to `allocated`, by category too.
+struct Census {
+  std::int64_t requested = 0;  // bytes asked for
+  std::int64_t allocated = 0;  // bytes handed out
+  ByCategory requested_by{};
+  ByCategory allocated_by{};
+  std::vector<LiveStorage> live;  // in the order of their storages
+};
+
+/// Replays up to and including `instruction`, which must not lie behind an out-of-memory error.
+Census live_after(const Program& program, const RunLimits& limits, std::int64_t instruction);
+
+/// Allocated bytes over one optimizer step in `columns` slices of equally many instructions, each
+/// the highest value of its slice; and which phase the end of a slice lies in.
+struct Curve {
+  std::vector<std::int64_t> allocated;
+  std::vector<std::string> phase;
+};
+Curve memory_curve(const Program& program, const RunLimits& limits, int step, int columns);
+
+/// The least bytes the allocator must be able to reserve for the program to run to its end (and,
+/// where `without_retry`, without giving cached blocks back): a multiple of the driver's 2 MiB
+/// page, found by bisection. 2 MiB less does not do. CachingAllocator::largest_total where nothing
+/// below it does.
+std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry);
+
+}  // namespace shardfit::run

@@ -1,0 +1,161 @@
+// What else the job could be: changes that would make it fit, and the weight of what was assumed.
+// Each is lowered and run anew.
+
+#include <algorithm>
+#include <functional>
+
+#include "base/format.h"
+#include "search/plan.h"
+
+namespace shardfit::search {
+namespace {
+
+using program::Lowering;
+using program::TrainingJob;
+
+/// A job, and the allocator's settings it runs under.
+struct Variant {
+  TrainingJob job;
+  run::AllocatorSettings allocator;
+};
+
+struct Step {
+  std::string words;
+  std::function<void(Variant&)> apply;
+};
+
+std::int64_t half(std::int64_t n) { return n / 2; }
+
+/// Single changes that apply to the job, those that cost least first: nothing but an allocator's
+/// mode, then the kernel of the optimizer's step, then time for recomputation, then smaller passes.
+std::vector<Step> single_steps(const Option& option) {
+  const RankJob& rank = option.job;
+  std::vector<Step> steps;
+  if (!rank.allocator.expandable_segments) {
+    steps.push_back({"allocator expandable_segments:True",
+                     [](Variant& v) { v.allocator.expandable_segments = true; }});
+  }
+  if (rank.job.optimizer == "adamw" && rank.job.implementation != program::Implementation::fused) {
+    steps.push_back({"optimizer adamw-fused",
+                     [](Variant& v) { v.job.implementation = program::Implementation::fused; }});
+  }
+  for (std::int64_t micro = half(rank.batch.micro); micro >= 1; micro = half(micro)) {
+    if (rank.batch.micro % micro != 0) continue;
+    const std::int64_t passes = rank.batch.accumulation * (rank.batch.micro / micro);
+    steps.push_back(
+        {"micro-batch " + std::to_string(micro) + ", accumulation " + std::to_string(passes),
+         [micro, passes](Variant& v) {
+           v.job.micro_batch = micro;
+           v.job.accumulation = passes;
+         }});
+  }
+  if (rank.job.recompute != program::Recompute::full) {
+    steps.push_back(
+        {"recompute full", [](Variant& v) { v.job.recompute = program::Recompute::full; }});
+  }
+  return steps;
+}
+
+Change judge_change(const Option& option, const Lowering& lowering, std::string words,
+                    const Variant& variant) {
+  const Program program = lowering.lower(variant.job);
+  const Judgement judgement =
+      judge(program, option.gpus.front().card, variant.allocator, option.accuracy);
+  return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom()};
+}
+
+std::int64_t peak_of(const Lowering& lowering, const TrainingJob& job,
+                     const run::AllocatorSettings& allocator) {
+  run::RunLimits limits;
+  limits.settings = allocator;
+  return run_program(lowering.lower(job), limits).allocated_peak;
+}
+
+/// The other words for an assumed key, as jobs; empty where there is nothing else to choose.
+std::vector<TrainingJob> other_choices(const Option& option, const std::string& key) {
+  const TrainingJob& job = option.job.job;
+  std::vector<TrainingJob> others;
+  const auto with = [&](const std::function<void(TrainingJob&)>& apply) {
+    TrainingJob other = job;
+    apply(other);
+    others.push_back(std::move(other));
+  };
+  if (key == "precision") {
+    for (std::size_t p = 0; p < spec::precision_names().size(); ++p) {
+      with([&](TrainingJob& j) { set_precision(static_cast<spec::Precision>(p), j); });
+    }
+  } else if (key == "optimizer") {
+    for (const auto o : {spec::Optimizer::adamw_fused, spec::Optimizer::adamw_foreach,
+                         spec::Optimizer::adamw_loop, spec::Optimizer::sgd}) {
+      with([&](TrainingJob& j) { set_optimizer(o, j); });
+    }
+  } else if (key == "recompute") {
+    with([](TrainingJob& j) { j.recompute = program::Recompute::full; });
+  } else if (key == "attention") {
+    with([](TrainingJob& j) { j.attention = "eager"; });
+  } else if (key == "micro-batch") {
+    with([](TrainingJob& j) { j.micro_batch *= 2; });
+  } else if (key == "accumulation") {
+    with([](TrainingJob& j) { j.accumulation *= 2; });
+  } else if (key == "sequence") {
+    with([](TrainingJob& j) { j.sequence = std::max<std::int64_t>(1, j.sequence / 2); });
+    with([](TrainingJob& j) { j.sequence *= 2; });
+  } else if (key == "clipping") {
+    with([](TrainingJob& j) {
+      j.clip_foreach = j.clip_foreach ? std::optional<bool>() : std::optional<bool>(true);
+    });
+  } else if (key == "multiprocessors") {
+    for (const int count : {40, 188}) {
+      with([&](TrainingJob& j) { j.device.multiprocessors = count; });
+    }
+  }
+  return others;
+}
+
+}  // namespace
+
+std::vector<Change> find_changes(const Option& option, const Lowering& lowering) {
+  const std::vector<Step> steps = single_steps(option);
+  std::vector<Change> changes;
+  bool one_fits = false;
+  Variant all{option.job.job, option.job.allocator};
+  std::vector<std::string> words;
+  for (const Step& step : steps) {
+    Variant variant{option.job.job, option.job.allocator};
+    step.apply(variant);
+    changes.push_back(judge_change(option, lowering, step.words, variant));
+    one_fits = one_fits || changes.back().verdict == Verdict::fits;
+    step.apply(all);
+    const bool replaces = !words.empty() && step.words.starts_with("micro-batch") &&
+                          words.back().starts_with("micro-batch");
+    if (replaces) words.pop_back();
+    words.push_back(step.words);
+  }
+  if (!one_fits && words.size() > 1) {
+    changes.push_back(judge_change(option, lowering, join(words, ", "), all));
+  }
+  return changes;
+}
+
+std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {
+  std::vector<AssumptionEffect> effects;
+  const std::int64_t peak = option.gpus.front().judgement.unlimited.allocated_peak;
+  for (const spec::Assumption& assumption : option.job.assumptions) {
+    AssumptionEffect effect{assumption, 0, 0};
+    for (const TrainingJob& other : other_choices(option, assumption.key)) {
+      const std::int64_t change = peak_of(lowering, other, option.job.allocator) - peak;
+      effect.low = std::min(effect.low, change);
+      effect.high = std::max(effect.high, change);
+    }
+    effects.push_back(std::move(effect));
+  }
+  const Context& context = option.gpus.front().card.context;
+  effects.push_back(
+      {{"context", format_bytes(Bytes(context.bytes())),
+        "the middle of what was seen on such cards, beside the allocator: " + context.source},
+       context.low - context.bytes(),
+       context.high - context.bytes()});
+  return effects;
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,72 @@
+#include "search/profile.h"
+
+#include <filesystem>
+
+#include "spec/model_spec.h"
+#include "spec/reader.h"
+
+namespace shardfit::search {
+
+using spec::MapView;
+using spec::Node;
+
+std::vector<std::string> modelled_frameworks() {
+  std::vector<std::string> names;
+  for (const std::string& file : spec::data_files("frameworks")) {
+    names.push_back(std::filesystem::path(file).stem().string());
+  }
+  return names;
+}
+
+Profile read_profile(const std::string& framework) {
+  static const std::vector<std::string> clip_kinds{"none", "foreach"};
+  Diagnostics faults;
+  const Node root =
+      spec::read_file(spec::data_directory() + "/frameworks/" + framework + ".yaml", faults);
+  Profile profile;
+  profile.framework = framework;
+  const Node* node = root.child("profile");
+  if (!node) faults.error(root.where, "the framework's file lacks the key 'profile'");
+  faults.throw_if_any();
+  MapView map(*node, "'profile'", faults);
+  profile.version = map.require_string("version").value;
+  profile.program = map.require_string("program").value;
+  profile.program_says = map.require_string("program_says").value;
+  if (const Node* optimizer = map.require_map("optimizer")) {
+    MapView own(*optimizer, "'optimizer'", faults);
+    profile.optimizer =
+        static_cast<spec::Optimizer>(own.require_choice("name", spec::optimizer_names()).value);
+    profile.optimizer_because = own.require_string("because").value;
+    own.finish();
+  }
+  if (const Node* clip = map.require_map("clip")) {
+    MapView own(*clip, "'clip'", faults);
+    profile.clips = own.require_choice("kind", clip_kinds).value == 1;
+    profile.clip_because = own.require_string("because").value;
+    own.finish();
+  }
+  if (const Node* recompute = map.require_map("recompute")) {
+    MapView own(*recompute, "'recompute'", faults);
+    profile.reentrant = own.require_boolean("reentrant").value;
+    profile.selective = own.require_boolean("selective").value;
+    own.finish();
+  }
+  map.finish();
+  faults.throw_if_any();
+  return profile;
+}
+
+std::vector<std::string> default_adapter_targets(const std::string& model_type) {
+  Diagnostics faults;
+  const Node root = spec::read_file(spec::data_directory() + "/adapter_targets.yaml", faults);
+  std::vector<std::string> targets;
+  if (const Node* types = root.child("targets")) {
+    if (const Node* names = types->child(model_type)) {
+      for (const Node& name : names->children) targets.push_back(name.text);
+    }
+  }
+  faults.throw_if_any();
+  return targets;
+}
+
+}  // namespace shardfit::search

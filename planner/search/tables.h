@@ -1,0 +1,34 @@
+#pragma once
+// Measured surroundings of a prediction: what a process takes outside the allocator
+// (model_specs/runtime.yaml) and by how much predictions missed (model_specs/accuracy.yaml).
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardfit::search {
+
+/// Bytes outside the allocator on one kind of card.
+struct Context {
+  std::int64_t low = 0, high = 0;
+  std::string source;
+  /// The planning value: the middle.
+  std::int64_t bytes() const { return low + (high - low) / 2; }
+};
+
+/// The row for a compute capability ("9.0"); the last row of the file takes every other.
+Context context_of(const std::string& compute_capability);
+
+/// Shares of a prediction to add to it to cover what was measured: low <= 0 <= high, not both 0.
+struct Accuracy {
+  double low = 0, high = 0;
+  std::int64_t readings = 0;
+  std::string source;
+  bool measured = true;  // false: no row of this framework and task; the widest of all rows
+};
+
+/// Of a framework and task by their words ("plain-pytorch", "full"): the row's errors and those of
+/// the stand-in runtime against real cards, added up.
+Accuracy accuracy_of(const std::string& framework, const std::string& task);
+
+}  // namespace shardfit::search

@@ -1,0 +1,267 @@
+#include "search/training_job.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace shardfit::search {
+namespace {
+
+using program::Implementation;
+using program::TrainingJob;
+using spec::JobSpec;
+using spec::OptionSpec;
+
+template <class E>
+std::string word(std::span<const std::string> names, E value) {
+  return names[static_cast<std::size_t>(value)];
+}
+
+/// Fills a RankJob from the words of an option; what cannot be expressed yet goes to faults.
+class Mapping {
+ public:
+  Mapping(const OptionSpec& option, const spec::ModelSpec& model, RankJob& out, Diagnostics& faults)
+      : option_(option), spec_(option.job), model_(model), out_(out), faults_(faults) {}
+
+  void framework() {
+    out_.profile = read_profile(word(spec::framework_names(), spec_.framework.value));
+    out_.job.framework = out_.profile.framework;
+    out_.job.program = out_.profile.program;
+    if (spec_.framework_version) {
+      not_yet(spec_.framework_version->where, "a choice of releases",
+              {"modelled: " + out_.profile.version});
+    } else {
+      assume("framework-version", out_.profile.version, "not given; the newest modelled");
+    }
+    assume("program", out_.profile.program, "of this framework: " + out_.profile.program_says);
+  }
+
+  void device() {
+    const spec::DeviceSpec& device = option_.cluster.device;
+    const auto capability = parse_real(device.compute_capability);
+    if (!capability) {
+      not_yet(option_.cluster.where, "a card of capability " + device.compute_capability);
+      return;
+    }
+    tensor::DeviceTraits& traits = out_.job.device;
+    traits.capability_major = static_cast<int>(*capability);
+    traits.capability_minor = static_cast<int>(*capability * 10 + 0.5) % 10;
+    if (device.multiprocessors) {
+      traits.multiprocessors = static_cast<int>(device.multiprocessors->value);
+    } else {
+      assume("multiprocessors", std::to_string(traits.multiprocessors),
+             "the device's file gives none; kernels size their scratch space by it");
+    }
+    if (!device.usable) {
+      faults_.error(option_.cluster.where,
+                    "no sourced number of usable bytes for device " + shardfit::quoted(device.name),
+                    {"give --device-profile with 'memory: usable' as your runtime reports it"});
+    }
+  }
+
+  void task() {
+    if (spec_.task.value == spec::Task::qlora || spec_.task.value == spec::Task::inference) {
+      not_yet(spec_.task.where, "task " + word(spec::task_names(), spec_.task.value),
+              {"expected one of: full, pretrain, lora"});
+    }
+    if (spec_.lora && spec_.task.value == spec::Task::lora) lora(*spec_.lora);
+  }
+
+  void numbers(std::int64_t ranks) {
+    set_precision(spec_.precision.value, out_.job);
+    if (const auto batch = spec::resolve_batch(spec_, ranks, faults_)) {
+      out_.batch = *batch;
+      for (const spec::Assumption& a : batch->assumptions) out_.assumptions.push_back(a);
+    }
+    out_.job.micro_batch = out_.batch.micro;
+    out_.job.accumulation = out_.batch.accumulation;
+    out_.job.sequence = spec_.sequence.value;
+    const spec::Node* longest = model_.numbers.child("max_position_embeddings");
+    const auto most = longest ? parse_integer(longest->text) : std::nullopt;
+    if (most && *most < spec_.sequence.value) {
+      out_.warnings.push_back("the sequence of " + format_count(spec_.sequence.value) +
+                              " tokens is longer than the model's positions (" +
+                              format_count(*most) + ")");
+    }
+  }
+
+  void optimizer() {
+    const bool given = spec_.optimizer.has_value();
+    out_.optimizer = given ? spec_.optimizer->value : out_.profile.optimizer;
+    const std::string name = word(spec::optimizer_names(), out_.optimizer);
+    if (!given) assume("optimizer", name, out_.profile.optimizer_because);
+    const bool own_adafactor =
+        out_.optimizer == spec::Optimizer::adafactor && out_.profile.framework == "hf-trainer";
+    if (!set_optimizer(out_.optimizer, out_.job) || own_adafactor) {
+      not_yet(given ? spec_.optimizer->where : Location{}, "optimizer " + name,
+              own_adafactor ? std::vector<std::string>{"transformers brings its own Adafactor"}
+                            : std::vector<std::string>{});
+    }
+    if (out_.profile.clips) out_.job.clip_foreach = true;
+    assume("clipping", out_.profile.clips ? "by the norm of all gradients" : "none",
+           out_.profile.clip_because);
+  }
+
+  void recompute() {
+    out_.job.reentrant = out_.profile.reentrant;
+    const spec::Recompute& asked = spec_.recompute.value;
+    if (asked.kind == spec::RecomputeKind::none) return;
+    if (asked.kind == spec::RecomputeKind::full) {
+      out_.job.recompute = program::Recompute::full;
+      return;
+    }
+    static const std::vector<std::string> policies{"every-second-block", "save-attention",
+                                                   "save-attention-matmul",
+                                                   "save-attention-matmul-half"};
+    constexpr program::Recompute kinds[] = {
+        program::Recompute::every_second, program::Recompute::save_attention,
+        program::Recompute::save_attention_matmul, program::Recompute::save_attention_matmul_half};
+    const auto found = std::find(policies.begin(), policies.end(), asked.policy);
+    if (found == policies.end()) {
+      faults_.error(spec_.recompute.where,
+                    "unknown policy " + shardfit::quoted(asked.policy) + " of selective recompute",
+                    suggest(asked.policy, policies));
+    } else if (!out_.profile.selective) {
+      faults_.error(spec_.recompute.where,
+                    "framework " + out_.profile.framework + " offers no selective recompute",
+                    {"expected none or full"});
+    } else {
+      out_.job.recompute = kinds[found - policies.begin()];
+    }
+  }
+
+  void attention() {
+    using spec::Attention;
+    const Attention asked = spec_.attention.value;
+    const DType compute = out_.job.autocast.value_or(out_.job.parameters);
+    const bool flash = compute != DType::f32 && out_.job.device.capability_major >= 8;
+    if (asked == Attention::eager) {
+      out_.job.attention = "eager";
+    } else if (asked == Attention::automatic) {
+      // PyTorch chooses in sdp_utils.cpp; a mask or a wide head may still lead to another kernel.
+      assume("attention-kernel", flash ? "flash" : "efficient",
+             "what PyTorch's scaled_dot_product_attention takes first for these numbers");
+    } else if (asked != (flash ? Attention::flash : Attention::efficient)) {
+      not_yet(spec_.attention.where,
+              "attention " + word(spec::attention_names(), asked) + " on this card and precision",
+              {"expected auto, eager or " + std::string(flash ? "flash" : "efficient")});
+    }
+    assume("padding", "none", "every sample has the full length, so no mask is built");
+  }
+
+  void allocator() {
+    if (!spec_.allocator) return;
+    try {
+      out_.allocator = run::parse_allocator_settings(spec_.allocator->value);
+    } catch (const run::SettingsError& error) {
+      Location where = spec_.allocator->where;
+      where.offset += error.position;
+      where.length = std::max<std::size_t>(1, error.found.size());
+      faults_.error(
+          where, "'allocator' of the job: found " + error.found + ", expected " + error.expected);
+    }
+  }
+
+ private:
+  void assume(std::string key, std::string value, std::string because) {
+    out_.assumptions.push_back({std::move(key), std::move(value), std::move(because)});
+  }
+
+  void not_yet(Location where, const std::string& what, std::vector<std::string> notes = {}) {
+    if (!where.known()) where = option_.cluster.where;
+    faults_.error(std::move(where), what + " is not modelled yet", std::move(notes));
+  }
+
+  void lora(const spec::Lora& asked) {
+    program::LoraJob lora;
+    lora.rank = asked.rank.value;
+    lora.dropout = asked.dropout.value;
+    if (asked.targets) {
+      lora.targets = asked.targets->value;
+    } else {
+      lora.targets = default_adapter_targets(model_.model_type);
+      if (lora.targets.empty()) {
+        faults_.error(
+            spec_.task.where,
+            "PEFT has no default targets for model type " + shardfit::quoted(model_.model_type),
+            {"give --lora-targets"});
+      }
+      assume("lora-targets", join(lora.targets, ","), "not given; PEFT's for this model type");
+    }
+    const bool half = is_half(out_.job.parameters);
+    lora.fp32_adapters = asked.dtype.value == spec::AdapterDtype::fp32;
+    const DType wanted = asked.dtype.value == spec::AdapterDtype::bf16 ? DType::bf16 : DType::f16;
+    if (!lora.fp32_adapters && (!half || wanted != out_.job.parameters)) {
+      not_yet(asked.dtype.where, "adapters of another dtype than the model's or fp32");
+    }
+    out_.job.lora = std::move(lora);
+  }
+
+  const OptionSpec& option_;
+  const JobSpec& spec_;
+  const spec::ModelSpec& model_;
+  RankJob& out_;
+  Diagnostics& faults_;
+};
+
+}  // namespace
+
+bool set_optimizer(spec::Optimizer optimizer, TrainingJob& job) {
+  using spec::Optimizer;
+  job.implementation = Implementation::foreach;
+  switch (optimizer) {
+    case Optimizer::adamw_fused:
+      job.implementation = Implementation::fused;
+      break;
+    case Optimizer::adamw_loop:
+      job.implementation = Implementation::for_loop;
+      break;
+    case Optimizer::adamw_foreach:
+      break;
+    case Optimizer::sgd:
+      job.optimizer = "sgd";
+      return true;
+    case Optimizer::sgd_momentum:
+      job.optimizer = "sgd-momentum";
+      return true;
+    case Optimizer::adafactor:
+      job.optimizer = "adafactor";
+      return true;
+    case Optimizer::adagrad:
+      job.optimizer = "adagrad";
+      return true;
+    default:
+      return false;
+  }
+  job.optimizer = "adamw";
+  return true;
+}
+
+void set_precision(spec::Precision precision, TrainingJob& job) {
+  using spec::Precision;
+  job.parameters = precision == Precision::bf16 ? DType::bf16 : DType::f32;
+  job.autocast.reset();
+  if (precision == Precision::bf16_mixed) job.autocast = DType::bf16;
+  if (precision == Precision::fp16_mixed) job.autocast = DType::f16;
+  job.grad_scaler = precision == Precision::fp16_mixed;
+}
+
+std::optional<RankJob> rank_job(const OptionSpec& option, std::int64_t ranks,
+                                const spec::ModelSpec& model, Diagnostics& faults) {
+  RankJob out;
+  out.assumptions = option.job.assumptions;
+  const std::size_t before = faults.size();
+  Mapping mapping(option, model, out, faults);
+  mapping.framework();
+  mapping.device();
+  mapping.numbers(ranks);
+  mapping.task();
+  mapping.optimizer();
+  mapping.recompute();
+  mapping.attention();
+  mapping.allocator();
+  if (faults.size() > before) return {};
+  return out;
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,36 @@
+#pragma once
+// A job as a person states it, on a device, as the job the lowering takes.
+
+#include <string>
+#include <vector>
+
+#include "program/training.h"
+#include "run/allocator_settings.h"
+#include "search/profile.h"
+#include "spec/job_spec.h"
+
+namespace shardfit::search {
+
+/// One rank's job, with everything that was taken for granted on the way.
+struct RankJob {
+  program::TrainingJob job;
+  Profile profile;
+  spec::Batch batch;
+  run::AllocatorSettings allocator;
+  spec::Optimizer optimizer = spec::Optimizer::adamw_fused;
+  std::vector<spec::Assumption> assumptions;
+  std::vector<std::string> warnings;
+};
+
+/// The job of one rank where `ranks` see other samples; its framework must have a profile. Words
+/// that no program is modelled for yet are faults at their place; then nothing is given.
+std::optional<RankJob> rank_job(const spec::OptionSpec& option, std::int64_t ranks,
+                                const spec::ModelSpec& model, Diagnostics& faults);
+
+/// The optimizer and its implementation as the lowering names them; false where it has none.
+bool set_optimizer(spec::Optimizer optimizer, program::TrainingJob& job);
+
+/// Parameters and autocast of a precision.
+void set_precision(spec::Precision precision, program::TrainingJob& job);
+
+}  // namespace shardfit::search

@@ -1,0 +1,45 @@
+#pragma once
+// Fits, tight, does not fit: a program replayed through the caching allocator with what the card
+// leaves.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "run/observe.h"
+#include "search/tables.h"
+
+namespace shardfit::search {
+
+enum class Verdict {
+  fits,          // runs without an error and without a retry, at the upper end of the interval too
+  tight,         // runs, but gives cached blocks back to do so, or only below the upper end
+  does_not_fit,  // ends in the allocator's error
+};
+/// "fits", "tight", "does not fit".
+const char* verdict_text(Verdict verdict);
+
+/// One card as a program finds it.
+struct Card {
+  std::int64_t usable = 0;  // what the runtime reports as total
+  Context context;          // taken outside the allocator
+};
+
+struct Judgement {
+  Verdict verdict = Verdict::fits;
+  std::string reason;  // one sentence
+
+  run::RunResult unlimited;        // with no limit on the card
+  run::RunResult limited;          // on this card; `failure` where it does not fit
+  std::int64_t low = 0, high = 0;  // interval of the highest allocated bytes
+  std::int64_t needed = 0;         // least bytes to reserve in which it runs
+  std::int64_t budget = 0;         // usable - context
+  std::int64_t headroom() const { return budget - needed; }
+};
+
+/// Replays `program` three times: without limit; on the card; on the card with the context and the
+/// peak at the upper ends of their intervals.
+Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
+                const Accuracy& accuracy);
+
+}  // namespace shardfit::search
