@@ -8,6 +8,7 @@
 
 #include "base/diagnostic.h"
 #include "cli/command_line.h"
+#include "cli/graph_command.h"
 #include "cli/partition_command.h"
 #include "cli/plan_command.h"
 #include "cli/replay_command.h"
@@ -55,6 +56,7 @@ struct Request {
   std::vector<std::string> files;
   PlanOptions plan;
   ReplayOptions replay;
+  GraphOptions graph;
   PartitionOptions partition;
   bool validate_json = false;
   int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
@@ -79,6 +81,20 @@ int run_partition(const Request& request, const CommandLine&, std::ostream& out,
 
 int run_validate(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
   return validate_command(request.files, request.validate_json, out, err);
+}
+
+int run_graph(const Request& request, const CommandLine& line, std::ostream& out,
+              std::ostream& err) {
+  GraphOptions options = request.graph;
+  const auto word = [&line](const char* option) {
+    std::vector<spec::Node> values = line.values(option);
+    return values.empty() ? std::optional<spec::Node>() : std::move(values.back());
+  };
+  options.micro_batch = word("micro-batch");
+  options.sequence = word("sequence");
+  options.precision = word("precision");
+  options.attention = word("attention");
+  return graph_command(options, out, err);
 }
 
 CLI::App* add_command(CLI::App& app, Request& request, const char* name, const char* summary,
@@ -183,9 +199,43 @@ void add_validate(CLI::App& app, Request& request) {
   validate->footer("Exit code: 0, or 2 where a file is bad, 3 a bug of ours.");
 }
 
+void add_graph(CLI::App& app, Request& request) {
+  CLI::App* added =
+      add_command(app, request, "graph",
+                  "Layers and operators of a model: parameters, saved bytes, flops", run_graph);
+  added
+      ->add_option("MODEL", request.graph.model, "a config.json, a file of model_specs or its name")
+      ->type_name("");
+  const auto word = [added](const char* name, const char* value, const char* help) {
+    added
+        ->add_option_function<std::string>(
+            name, [](const std::string&) {}, help)
+        ->type_name(value);
+  };
+  word("--micro-batch", "N", "samples; default 1");
+  word("--sequence", "TOKENS", "tokens a sample; default 2048");
+  word("--precision", "WORD", "bf16-mixed (default), bf16, fp16-mixed, fp32");
+  word("--attention", "WORD", "auto (default): the kernel PyTorch dispatches; eager");
+  added
+      ->add_option("--implementation", request.graph.implementations,
+                   "modules of model_specs/implementations in place of the family's, such as "
+                   "fused-rms-norm; repeatable")
+      ->type_name("NAME")
+      ->allow_extra_args(false);
+  added
+      ->add_option("--dot", request.graph.dot,
+                   "the operators for Graphviz; - : instead of the table")
+      ->type_name("FILE");
+  added->add_flag("--kinds", request.graph.kinds,
+                  "operator kinds with what each saves, and the model language's functions");
+  added->add_flag("--json", request.graph.json, "JSON with every operator and tensor");
+  added->footer("Exit code: 0, 2 bad input, 3 a bug of ours.");
+}
+
 void add_commands(CLI::App& app, Request& request) {
   add_plan(app, request);
   add_validate(app, request);
+  add_graph(app, request);
   add_replay(app, request);
   add_partition(app, request);
 }

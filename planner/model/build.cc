@@ -21,12 +21,13 @@ DType dtype_named(const std::string& name, DType fallback) {
 
 Value Machine::make_of(const Code& code, const Module& parent, const std::string& path) {
   if (code.op == Op::choice) {
-    return make_of(evaluate(code.children[1], &parent, nullptr).truth() ? code.children[0]
-                                                                         : code.children[2],
-                   parent, path);
+    return make_of(
+        evaluate(code.children[1], &parent, nullptr).truth() ? code.children[0] : code.children[2],
+        parent, path);
   }
   if (code.op == Op::constant && code.value.is_none()) return {};
-  if (code.op == Op::own_constant) return evaluate(code, &parent, nullptr);  // a module it was given
+  if (code.op == Op::own_constant)
+    return evaluate(code, &parent, nullptr);  // a module it was given
   if (code.op == Op::call_class) {
     ValueList takes = arguments_of(code, 0, code.callee->spec->takes.size(), &parent, nullptr);
     return Value::of_module(build(*code.callee, std::move(takes), path));
@@ -46,8 +47,8 @@ Value Machine::make_child(const Code& maker, const Module& parent, const std::st
   }
   const bool repeated = maker.op == Op::call_builtin && maker.source->text == "repeat";
   if (!repeated) return make_of(maker, parent, path);
-  const std::int64_t count =
-      integer_of(evaluate(maker.children[0], &parent, nullptr), "the number of repeats");
+  const Value repeats = evaluate(maker.children[0], &parent, nullptr);
+  const std::int64_t count = repeats.kind == ValueKind::integer ? repeats.integer : -1;
   if (count < 0 || count > 100000) {
     throw ModelError(maker.source->where, path, "number of repeats out of range");
   }
@@ -60,6 +61,7 @@ Value Machine::make_child(const Code& maker, const Module& parent, const std::st
 }
 
 const Module* Machine::build(const CompiledClass& type, ValueList takes, const std::string& path) {
+  const Nested nested(*this, type, path);
   modules.emplace_back();
   Module& module = modules.back();
   module.type = &type;
@@ -92,8 +94,12 @@ void Machine::make_tensors(Module& module) {
     const Value shape = evaluate(code, &module, nullptr);
     Tensor t;
     if (!shape.is_none()) {
-      t = runtime.empty(shape_of(shape, "a tensor's shape"),
-                        dtype_named(wanted.dtype, parameter_dtype));
+      try {
+        t = runtime.empty(sizes_of(shape, "a tensor's shape"),
+                          dtype_named(wanted.dtype, parameter_dtype));
+      } catch (const std::runtime_error& error) {
+        throw ModelError(wanted.where, module.path, error.what());
+      }
       t->leaf_requires_grad = trainable && is_floating(t.dtype());
       runtime.set_category(t, Category::parameter);
     }
@@ -107,8 +113,8 @@ void Machine::make_tensors(Module& module) {
   }
 }
 
-/// Runs what a constructor does on the device; tensors bound to names of parameters or buffers become
-/// these, the rest goes.
+/// Runs what a constructor does on the device; tensors bound to names of parameters or buffers
+/// become these, the rest goes.
 void Machine::run_construct(Module& module) {
   const CompiledClass& type = *module.type;
   const tensor::Scoped<bool> no_grad(runtime.grad_enabled, false);
@@ -118,8 +124,8 @@ void Machine::run_construct(Module& module) {
   const std::size_t parameters = type.spec->parameters.size();
   for (std::size_t i = 0; i < module.tensors.size(); ++i) {
     const bool parameter = i < parameters;
-    const std::string& name = parameter ? type.spec->parameters[i].name
-                                        : type.spec->buffers[i - parameters].name;
+    const std::string& name =
+        parameter ? type.spec->parameters[i].name : type.spec->buffers[i - parameters].name;
     for (std::size_t slot = 0; slot < locals.size(); ++slot) {
       if (type.construct_locals[slot] != name || locals[slot].kind != ValueKind::tensor) continue;
       module.tensors[i] = locals[slot].tensor;
@@ -131,7 +137,8 @@ void Machine::run_construct(Module& module) {
 
 const Module* Machine::find(const Module& root, const std::string& path) const {
   for (const Module& module : modules) {
-    if (module.path == path && (&module == &root || path.compare(0, root.path.size(), root.path) == 0)) {
+    if (module.path == path &&
+        (&module == &root || path.compare(0, root.path.size(), root.path) == 0)) {
       return &module;
     }
   }

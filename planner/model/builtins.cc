@@ -13,7 +13,17 @@ namespace t = shardfit::tensor;
 using t::Tensor;
 
 const Tensor& first(Value* a) { return tensor_of(a[0], "the first argument"); }
-int dim(const Value& v) { return static_cast<int>(integer_of(v, "a dimension")); }
+int dim(const Value& v) {
+  const std::int64_t n = integer_of(v, "a dimension");
+  if (n < -t::max_dims || n > t::max_dims) throw std::runtime_error("no such dimension");
+  return static_cast<int>(n);
+}
+/// A dimension that the tensor has.
+int dim_of(const Value& v, const Tensor& x) {
+  const int d = dim(v);
+  if (d < -x.rank() || d >= x.rank()) throw std::runtime_error("no such dimension");
+  return d;
+}
 DType dtype_of(const Value& v) {
   if (v.kind != ValueKind::dtype) throw std::runtime_error("expected a dtype such as fp32");
   return v.dtype;
@@ -68,7 +78,7 @@ Value expand(Machine&, Value* a) {
 }
 Value slice(Machine&, Value* a) {
   const Tensor& x = first(a);
-  const int d = dim(a[1]);
+  const int d = dim_of(a[1], x);
   const std::int64_t start = a[2].is_none() ? 0 : integer_of(a[2], "start");
   const std::int64_t end = a[3].is_none() ? x.size(d) : integer_of(a[3], "end");
   const std::int64_t step = a[4].is_none() ? 1 : integer_of(a[4], "step");
@@ -88,7 +98,7 @@ Value split(Machine&, Value* a) {
 Value chunk(Machine&, Value* a) {
   const Tensor& x = first(a);
   const std::int64_t n = integer_of(a[1], "the number of chunks");
-  const int d = a[2].is_none() ? 0 : dim(a[2]);
+  const int d = a[2].is_none() ? 0 : dim_of(a[2], x);
   if (n < 1) throw std::runtime_error("at least one chunk");
   const std::int64_t each = (x.size(d) + n - 1) / n;
   std::vector<std::int64_t> parts;
@@ -131,7 +141,7 @@ Value mean(Machine&, Value* a) {
 }
 Value sum(Machine&, Value* a) {
   if (a[1].is_none()) return Value::of(t::sum_all(first(a)));
-  const int d = dim(a[1]);
+  const int d = dim_of(a[1], first(a));
   const int i = d < 0 ? d + first(a).rank() : d;
   return Value::of(t::sum_dims(first(a), 1U << i, !a[2].is_none() && a[2].truth()));
 }
@@ -147,6 +157,9 @@ Value dropout(Machine& m, Value* a) {
 }
 Value layer_norm(Machine&, Value* a) {
   return Value::of(t::layer_norm(first(a), a[1].tensor, a[2].tensor));
+}
+Value rms_norm(Machine&, Value* a) {
+  return Value::of(t::rms_norm(first(a), tensor_of(a[1], "a weight")));
 }
 Value linear(Machine&, Value* a) {
   return Value::of(t::linear(first(a), tensor_of(a[1], "a weight"), a[2].tensor));
@@ -210,12 +223,14 @@ Value attention(Machine& m, Value* a) {
 }
 Value empty(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "empty");
-  return Value::of(m.runtime.empty(shape_of(a[0], "a shape"),
+  return Value::of(m.runtime.empty(sizes_of(a[0], "a shape"),
                                    a[1].is_none() ? m.parameter_dtype : dtype_of(a[1])));
 }
 Value scratch(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "scratch");
-  m.runtime.scratch(integer_of(a[0], "bytes"));
+  const std::int64_t bytes = integer_of(a[0], "bytes");
+  if (bytes < 0) throw std::runtime_error("scratch of " + std::to_string(bytes) + " bytes");
+  m.runtime.scratch(bytes);
   return {};
 }
 Value scalar(Machine& m, Value* a) {
@@ -241,8 +256,10 @@ Value grouped_mm(Machine&, Value* a) {
 /// One byte for each outermost row, then one (ReduceLogicKernel.cu).
 Value all(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "all");
-  tensor_of(a[0], "the argument");
-  return Value::of(m.runtime.empty({}, DType::boolean));
+  const Tensor& x = tensor_of(a[0], "the argument");
+  Tensor out = m.runtime.empty({}, DType::boolean);
+  if (m.runtime.watched()) m.runtime.ran("all", {x}, {out});
+  return Value::of(std::move(out));
 }
 Value least(Machine&, Value* a) {
   return Value::of(t::minimum(first(a), tensor_of(a[1], "the second tensor")));
@@ -255,8 +272,11 @@ Value length(Machine&, Value* a) {
   return Value::of(static_cast<std::int64_t>(a[0].list->size()));
 }
 Value range(Machine&, Value* a) {
+  constexpr std::int64_t most = 1'000'000;
+  const std::int64_t count = integer_of(a[0], "a count");
+  if (count > most) throw std::runtime_error("a range of more than a million");
   ValueList out;
-  for (std::int64_t i = 0; i < integer_of(a[0], "a count"); ++i) out.push_back(Value::of(i));
+  for (std::int64_t i = 0; i < count; ++i) out.push_back(Value::of(i));
   return Value::of_list(std::move(out));
 }
 Value minimum(Machine&, Value* a) { return a[0].as_real() <= a[1].as_real() ? a[0] : a[1]; }
@@ -320,6 +340,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"softmax", {"x", "dim", "dtype"}, 2, softmax},
         {"dropout", {"x", "p"}, 2, dropout},
         {"normalize", {"x", "weight", "bias"}, 1, layer_norm},
+        {"fused_rms_norm", {"x", "weight"}, 2, rms_norm},
         {"affine", {"x", "weight", "bias"}, 2, linear},
         {"convolve", {"x", "weight", "bias", "stride", "padding", "groups"}, 2, convolve},
         {"addmm", {"bias", "a", "b"}, 3, addmm},

@@ -12,7 +12,8 @@ constexpr std::int64_t largest_number = std::int64_t{1} << 40;
 
 Value value_of(const Node& node, const std::string& name, Globals& globals, Diagnostics& faults) {
   switch (node.kind) {
-    case Kind::boolean: return Value::of_bool(node.text == "true" || node.text == "True");
+    case Kind::boolean:
+      return Value::of_bool(node.text == "true" || node.text == "True");
     case Kind::integer: {
       const auto n = spec::as_integer(node, "'" + name + "'", {0, largest_number}, faults);
       return Value::of(n.value_or(0));
@@ -26,10 +27,12 @@ Value value_of(const Node& node, const std::string& name, Globals& globals, Diag
       return Value::of_text(&globals.texts.back());
     case Kind::list: {
       ValueList items;
-      for (const Node& child : node.children) items.push_back(value_of(child, name, globals, faults));
+      for (const Node& child : node.children)
+        items.push_back(value_of(child, name, globals, faults));
       return Value::of_list(std::move(items));
     }
-    default: return {};
+    default:
+      return {};
   }
 }
 
@@ -49,6 +52,19 @@ const Node* find_number(const Node& numbers, const spec::DimensionSpec& d) {
   return nullptr;
 }
 
+/// A dimension every model must give is a whole number, and so is one whose default is.
+bool whole_number_wanted(const spec::DimensionSpec& d, const Globals& globals, Machine& machine) {
+  if (!d.fallback) return !d.may_be_none;
+  std::deque<std::string> texts;
+  Diagnostics ignored;
+  const Code code = bind_expression(*d.fallback, globals, nullptr, texts, ignored);
+  try {
+    return ignored.empty() && machine.evaluate(code, nullptr, nullptr).kind == ValueKind::integer;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model,
@@ -65,6 +81,12 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
     const Node* given = find_number(model.numbers, d);
     if (given && given->kind != Kind::null) {
       if (given->kind == Kind::map) continue;
+      if (whole_number_wanted(d, globals, machine) && given->kind != Kind::integer) {
+        faults.error(given->where,
+                     "'" + d.name + "' must be a whole number, found " + spec::describe(*given));
+        globals.set(d.name, Value::of(1));
+        continue;
+      }
       globals.set(d.name, value_of(*given, d.name, globals, faults));
       continue;
     }
@@ -89,8 +111,12 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
   faults.throw_if_any();
   for (const spec::ConstantSpec& check : family.checks) {
     const Code code = bind_expression(check.value, globals, nullptr, texts, faults);
-    if (!machine.evaluate(code, nullptr, nullptr).truth()) {
-      faults.error(model.numbers.where, check.name);
+    try {
+      if (!machine.evaluate(code, nullptr, nullptr).truth()) {
+        faults.error(model.numbers.where, check.name);
+      }
+    } catch (const std::exception& error) {
+      faults.error(model.numbers.where, check.name, {error.what()});
     }
   }
   faults.throw_if_any();

@@ -77,9 +77,24 @@ tensor::Shape shape_of(const Value& v, const char* what) {
   return shape;
 }
 
+tensor::Shape sizes_of(const Value& v, const char* what) {
+  const tensor::Shape shape = shape_of(v, what);
+  for (int i = 0; i < shape.rank; ++i) {
+    if (shape[i] < 0) {
+      throw std::runtime_error(std::string(what) + " has a size of " + std::to_string(shape[i]));
+    }
+  }
+  return shape;
+}
+
 Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
   const bool both = a.kind == ValueKind::tensor && b.kind == ValueKind::tensor;
   const Tensor& t = a.kind == ValueKind::tensor ? a.tensor : b.tensor;
+  const Value& other = a.kind == ValueKind::tensor ? b : a;
+  if (!both && !other.is_number()) {
+    throw std::runtime_error(std::string("cannot calculate with a tensor and ") +
+                             kind_text(other.kind));
+  }
   switch (op) {
     case BinaryOp::add:
       return Value::of(both ? add(a.tensor, b.tensor) : add_scalar(t));
@@ -412,6 +427,7 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
 
 Value Machine::call_function(const Code& code, const Module* self, Value* locals) {
   const CompiledClass& type = *code.callee;
+  const Nested nested(*this, type, self ? self->path : "");
   Frame own(stack_, static_cast<std::size_t>(type.slots));
   for (std::size_t i = 0; i < code.children.size(); ++i) {
     own[static_cast<std::size_t>(code.places[i])] = evaluate(code.children[i], self, locals);
@@ -424,6 +440,7 @@ Value Machine::call_function(const Code& code, const Module* self, Value* locals
 
 Value Machine::forward(const Module& module, const Value* arguments, std::size_t count) {
   const CompiledClass& type = *module.type;
+  const Nested nested(*this, type, module.path);
   const tensor::Scoped<std::uint32_t> label(runtime.label.module, module.label);
   Frame own(stack_, static_cast<std::size_t>(type.slots));
   for (std::size_t i = 0; i < count && i < type.input_defaults.size(); ++i) own[i] = arguments[i];

@@ -111,6 +111,28 @@ class Machine {
   std::deque<Module> modules;
 
  private:
+  /// One call, or one module in another, for the length of a scope. Definitions that never end are
+  /// refused here, long before the program's own stack is used up.
+  class Nested {
+   public:
+    Nested(Machine& machine, const CompiledClass& type, const std::string& path)
+        : depth_(machine.nested_) {
+      if (depth_ == deepest) {
+        throw ModelError(type.spec->where, path,
+                         "'" + type.spec->name + "' contains itself: " + std::to_string(deepest) +
+                             " of modules and calls inside one another");
+      }
+      ++depth_;
+    }
+    ~Nested() { --depth_; }
+    Nested(const Nested&) = delete;
+    Nested& operator=(const Nested&) = delete;
+
+   private:
+    static constexpr int deepest = 100;
+    int& depth_;
+  };
+
   Value call_value(const Code& code, const Module* self, Value* locals);
   void make_tensors(Module& module);
   void run_construct(Module& module);
@@ -124,6 +146,7 @@ class Machine {
   Value call_function(const Code& code, const Module* self, Value* locals);
   void fill_defaults(const CompiledClass& type, Value* arguments, const Module* self);
   ValueStack stack_;
+  int nested_ = 0;
   std::int64_t repeat_index_ = -1;
 };
 
@@ -131,5 +154,7 @@ class Machine {
 const tensor::Tensor& tensor_of(const Value& v, const char* what);
 std::int64_t integer_of(const Value& v, const char* what);
 tensor::Shape shape_of(const Value& v, const char* what);
+/// A shape of which no size is negative.
+tensor::Shape sizes_of(const Value& v, const char* what);
 
 }  // namespace shardfit::model

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "base/units.h"
+#include "graph/trace.h"
 #include "model/dimensions.h"
 #include "model/machine.h"
 #include "program/clip.h"
@@ -231,6 +233,12 @@ Value run_start(const Library& library, const std::string& program, Machine& mac
   return result;
 }
 
+/// Sizes that each fit but whose products do not.
+[[noreturn]] void rethrow(const OverflowError& error, const spec::ModelSpec& model) {
+  throw InputError(model.where, "the numbers of " + quoted(model.name) +
+                                    " are too large to count in 63 bits: " + error.what());
+}
+
 [[noreturn]] void rethrow(const model::ModelError& error) {
   const std::string in = error.path.empty() ? "" : " (in module '" + error.path + "')";
   throw InputError(error.where, std::string(error.what()) + in);
@@ -238,12 +246,26 @@ Value run_start(const Library& library, const std::string& program, Machine& mac
 
 }  // namespace
 
-Lowering::Lowering(spec::ModelSpec model, const std::string& framework)
-    : model_(std::move(model)), family_(spec::read_family_of(model_, {framework})) {}
+Lowering::Lowering(spec::ModelSpec model, const std::string& framework,
+                   const std::vector<std::string>& implementations)
+    : model_(std::move(model)),
+      family_(spec::read_family_of(model_, {framework}, implementations)) {}
 
 Lowering::~Lowering() = default;
 
-Program Lowering::lower(const TrainingJob& job) const {
+Program Lowering::lower(const TrainingJob& job) const { return run(job, nullptr); }
+
+graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
+  TrainingJob one = job;
+  one.steps = 1;
+  one.accumulation = 1;
+  one.recompute = Recompute::none;
+  graph::ModelGraph graph;
+  run(one, &graph);
+  return graph;
+}
+
+Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   Globals globals;
   model::set_dimensions(family_, model_, globals);
   set_job_words(job, family_, globals);
@@ -277,6 +299,8 @@ Program Lowering::lower(const TrainingJob& job) const {
     Checkpointing checkpointing(job, machine);
     const model::CompiledClass& loop = class_of(library, program_class(job.program));
     ValueList locals(static_cast<std::size_t>(loop.slots));
+    graph::Trace trace(runtime);
+    if (graph) runtime.recorder = &trace;
     // A wrapper of several ranks changes between steps (buckets are rebuilt): its steps are all
     // run.
     StepRange range, range_end;
@@ -294,9 +318,13 @@ Program Lowering::lower(const TrainingJob& job) const {
       range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
     }
     runtime.after_accumulate = nullptr;
+    runtime.recorder = nullptr;
+    if (graph) *graph = trace.finish(machine.parameters(*root));
     return std::move(runtime.program);
   } catch (const model::ModelError& error) {
     rethrow(error);
+  } catch (const OverflowError& error) {
+    rethrow(error, model_);
   }
 }
 
@@ -345,12 +373,18 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
     return out;
   } catch (const model::ModelError& error) {
     rethrow(error);
+  } catch (const OverflowError& error) {
+    rethrow(error, model_);
   }
 }
 
 std::int64_t Lowering::parameter_count() const {
   std::int64_t count = 0;
-  for (const ParameterShape& p : parameters()) count = checked_add(count, p.shape.count());
+  try {
+    for (const ParameterShape& p : parameters()) count = checked_add(count, p.shape.count());
+  } catch (const OverflowError& error) {
+    rethrow(error, model_);
+  }
   return count;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/model_graph.h"
 #include "program/optimizer.h"
 #include "program/strategy.h"
 #include "spec/model_spec.h"
@@ -70,13 +71,17 @@ struct TrainingJob {
 /// A model read once and lowered as often as wanted.
 class Lowering {
  public:
-  /// Reads the family with its framework. Throws InputError.
-  Lowering(spec::ModelSpec model, const std::string& framework);
+  /// Reads the family with its framework; `implementations` (model_specs/implementations) replace
+  /// modules of theirs. Throws InputError.
+  Lowering(spec::ModelSpec model, const std::string& framework,
+           const std::vector<std::string>& implementations = {});
   ~Lowering();
 
   /// The program of the job. Throws InputError where the model's program does not work with these
   /// numbers (with the place in the family's file).
   Program lower(const TrainingJob& job) const;
+  /// The model's graph as the first micro-batch of the job runs it, without recompute.
+  graph::ModelGraph graph(const TrainingJob& job) const;
 
   /// Parameters by path, with shapes, without a job; then the buffers that published counts include.
   struct ParameterShape {
@@ -89,6 +94,8 @@ class Lowering {
   const spec::FamilySpec& family() const { return family_; }
 
  private:
+  Program run(const TrainingJob& job, graph::ModelGraph* graph) const;
+
   spec::ModelSpec model_;
   spec::FamilySpec family_;
 };

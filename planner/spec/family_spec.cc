@@ -129,6 +129,17 @@ void read_ties(const Node* list, FamilySpec& family, Diagnostics& faults) {
   }
 }
 
+/// A file of modules without a family: those that are there already win.
+void read_library(const std::string& file, FamilySpec& family, Diagnostics& faults) {
+  const Node extra = read_file(file, faults);
+  MapView extra_map(extra, "library", faults);
+  extra_map.find("summary");
+  extra_map.find("source");
+  extra_map.find("profile");  // a framework's own settings: search/profile.h
+  read_classes(extra_map.require("modules"), family, faults);
+  extra_map.finish();
+}
+
 }  // namespace
 
 const ClassSpec* FamilySpec::find_class(const std::string& class_name) const {
@@ -137,7 +148,8 @@ const ClassSpec* FamilySpec::find_class(const std::string& class_name) const {
   return it == classes.end() ? nullptr : &*it;
 }
 
-FamilySpec read_family(const std::string& path, const std::vector<std::string>& library) {
+FamilySpec read_family(const std::string& path, const std::vector<std::string>& library,
+                       const std::vector<std::string>& replacing) {
   Diagnostics faults;
   const Node root = read_file(path, faults);
   FamilySpec family;
@@ -157,18 +169,11 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   if (const Node* heads = map.require_map("heads")) {
     for (const Node& child : heads->children) family.heads.emplace_back(child.key, child.text);
   }
+  for (const std::string& file : replacing) read_library(file, family, faults);
   read_classes(map.require("modules"), family, faults);
   read_ties(map.find("ties"), family, faults);
   map.finish();
-  for (const std::string& file : library) {
-    const Node extra = read_file(file, faults);
-    MapView extra_map(extra, "library", faults);
-    extra_map.find("summary");
-    extra_map.find("source");
-    extra_map.find("profile");  // a framework's own settings: search/profile.h
-    read_classes(extra_map.require("modules"), family, faults);
-    extra_map.finish();
-  }
+  for (const std::string& file : library) read_library(file, family, faults);
   faults.throw_if_any();
   return family;
 }

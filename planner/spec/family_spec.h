@@ -83,8 +83,9 @@ struct FamilySpec {
   const ClassSpec* find_class(const std::string& class_name) const;
 };
 
-/// Reads a family; classes of `library` files (in the same folder) are added where the family does not
-/// define them itself. Throws InputError.
-FamilySpec read_family(const std::string& path, const std::vector<std::string>& library);
+/// Reads a family; classes of `library` files are added where the family does not define them itself,
+/// those of `replacing` files win over both. Throws InputError.
+FamilySpec read_family(const std::string& path, const std::vector<std::string>& library,
+                       const std::vector<std::string>& replacing = {});
 
 }  // namespace shardfit::spec

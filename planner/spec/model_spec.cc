@@ -147,13 +147,28 @@ void override_number(ModelSpec& model, const std::string& key, const Node& value
   model.numbers.children.back().key = key;
 }
 
-FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks) {
+FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks,
+                          const std::vector<std::string>& implementations) {
+  std::vector<std::string> replacing;
+  for (const std::string& name : implementations) {
+    const std::vector<std::string> known = data_files("implementations");
+    const auto it = std::find_if(known.begin(), known.end(), [&](const std::string& file) {
+      return fs::path(file).stem() == name;
+    });
+    if (it == known.end()) {
+      std::vector<std::string> names;
+      for (const std::string& file : known) names.push_back(fs::path(file).stem());
+      throw InputError(whole_file(name), "no implementation named " + shardfit::quoted(name),
+                       suggest(name, names));
+    }
+    replacing.push_back(*it);
+  }
   std::vector<std::string> library;
   for (const std::string& framework : frameworks) {
     library.push_back(data_directory() + "/frameworks/" + framework + ".yaml");
   }
   for (const std::string& file : data_files("library")) library.push_back(file);
-  return read_family(model.family_file, library);
+  return read_family(model.family_file, library, replacing);
 }
 
 }  // namespace shardfit::spec

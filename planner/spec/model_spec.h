@@ -32,7 +32,9 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at = {});
 /// Replaces or adds a number.
 void override_number(ModelSpec& model, const std::string& key, const Node& value);
 
-/// The family of a model with the library files beside it.
-FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks);
+/// The family of a model with the library files beside it. `implementations` (files of
+/// model_specs/implementations) replace modules and functions of the family and the library.
+FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks,
+                          const std::vector<std::string>& implementations = {});
 
 }  // namespace shardfit::spec

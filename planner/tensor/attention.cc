@@ -26,14 +26,12 @@ NodeRef attention_node(const char* kind, Backward backward, const AttentionArgum
   return node;
 }
 
-void record_attention(const char* kind, const AttentionArguments& a, bool backward) {
+void record_attention(const char* kind, const AttentionArguments& a,
+                      const std::vector<Tensor>& outputs, const std::vector<Tensor>& others) {
   Runtime& runtime = a.query.runtime();
-  if (!runtime.record_computes) return;
+  if (!runtime.watched()) return;
+  const bool backward = !others.empty();
   Compute c;
-  c.kind = kind;
-  c.module = runtime.label.module;
-  c.backward = backward;
-  c.dtype = a.query.dtype();
   c.groups = a.query.size(0) * a.query.size(1);
   c.m = a.query.size(2);
   c.n = a.key.size(2);
@@ -41,9 +39,10 @@ void record_attention(const char* kind, const AttentionArguments& a, bool backwa
   const double products = backward ? 5 : 2;  // Dao et al. 2022, algorithm 4: five products
   c.flops = products * 2.0 * static_cast<double>(c.groups) * static_cast<double>(c.m) *
             static_cast<double>(c.n) * static_cast<double>(c.k) * (a.causal ? 0.5 : 1.0);
-  c.bytes = static_cast<double>(element_size(c.dtype)) * (backward ? 2 : 1) *
-            static_cast<double>(2 * a.query.count() + a.key.count() + a.value.count());
-  runtime.record_compute(c);
+  std::vector<Tensor> inputs{a.query, a.key, a.value};
+  if (a.mask) inputs.push_back(a.mask);
+  inputs.insert(inputs.end(), others.begin(), others.end());
+  runtime.ran(kind, inputs, outputs, c);
 }
 
 Tensor additive_mask(const Tensor& mask, DType dtype) {
@@ -58,7 +57,7 @@ namespace {
 /// empty_like keeps the strides of a dense tensor.
 Tensor empty_like(const Tensor& a) {
   return a.dense() ? a.runtime().empty_strided(a.shape(), a->stride, a.dtype())
-                   : elementwise_output("empty_like", {a}, a.dtype());
+                   : elementwise_empty("empty_like", {a}, a.dtype());
 }
 
 /// Zeros behind the last dimension up to a multiple (transformers/attention.cpp, pad_last_dim).
@@ -143,7 +142,9 @@ void flash_backward(Node& node, Gradients& in, Gradients& out) {
   shape.key = k;
   shape.value = v;
   shape.causal = node.number[0] != 0;
-  record_attention("flash_attention", shape, true);
+  if (runtime.watched()) {
+    record_attention("flash_attention", shape, {out[0], out[1], out[2]}, {gradient, output, lse});
+  }
 }
 
 Tensor flash(const AttentionArguments& arguments) {
@@ -171,7 +172,7 @@ Tensor flash(const AttentionArguments& arguments) {
     made.push_back(runtime.scratch(16));
     made.push_back(runtime.scratch(8));
     if (a.dropout > 0) made[2] = runtime.scratch(16);  // the state of the generator, anew
-    record_attention("flash_attention", a, false);
+    if (runtime.watched()) record_attention("flash_attention", a, made);
     if (runtime.mode) runtime.mode->after("flash_attention", made);
   }
   Tensor out = std::move(made[0]);
@@ -283,7 +284,25 @@ AttentionKernel choose_attention(const AttentionArguments& a) {
   return AttentionKernel::math;
 }
 
+namespace {
+
+void check(const AttentionArguments& a) {
+  const Tensor& q = a.query;
+  const Tensor& k = a.key;
+  const Tensor& v = a.value;
+  const bool ranks = q.rank() == 4 && k.rank() == 4 && v.rank() == 4;
+  if (!ranks || q.size(0) != k.size(0) || k.size(0) != v.size(0) || q.size(-1) != k.size(-1) ||
+      k.size(2) != v.size(2) || k.size(1) != v.size(1) || k.size(1) == 0 ||
+      q.size(1) % k.size(1) != 0) {
+    throw ShapeError("attention: query " + shape_text(q.shape()) + ", key " +
+                     shape_text(k.shape()) + ", value " + shape_text(v.shape()));
+  }
+}
+
+}  // namespace
+
 Tensor attention(const AttentionArguments& arguments) {
+  check(arguments);
   AttentionArguments a = arguments;
   if (a.mask) a.mask = cast_low(a.mask);
   a.value = cast_low(a.value);

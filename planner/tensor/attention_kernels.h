@@ -13,7 +13,8 @@ Tensor efficient_attention(const AttentionArguments& arguments);
 /// gradient.
 NodeRef attention_node(const char* kind, Backward backward, const AttentionArguments& arguments);
 /// Tells the time clock of one attention kernel.
-void record_attention(const char* kind, const AttentionArguments& arguments, bool backward);
+void record_attention(const char* kind, const AttentionArguments& arguments,
+                      const std::vector<Tensor>& outputs, const std::vector<Tensor>& others = {});
 /// A boolean mask as numbers to add: 0 and -inf (attention.cpp, convert_boolean_attn_mask).
 Tensor additive_mask(const Tensor& mask, DType dtype);
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }

@@ -44,6 +44,7 @@ Tensor as_real(const Tensor& a) {
     runtime.connect(*node.get(), 0, a);
   }
   Tensor out = runtime.view_of(a, a.shape(), a->stride);
+  runtime.viewed("as_real", a, out);
   if (node) runtime.attach(node, out);
   return out;
 }

@@ -9,20 +9,17 @@ std::int64_t output_length(std::int64_t length, std::int64_t kernel, const Convo
   return (length + 2 * c.padding - kernel) / c.stride + 1;
 }
 
-void record(const char* kind, const Tensor& out, const Tensor& weight, bool backward) {
+/// Says that a kernel ran over the places of `out`, which the forward makes.
+void record(const Tensor& out, const Tensor& weight, const std::vector<Tensor>& inputs,
+            const Tensor& made) {
   Runtime& runtime = out.runtime();
-  if (!runtime.record_computes) return;
+  if (!runtime.watched()) return;
   Compute c;
-  c.kind = kind;
-  c.module = runtime.label.module;
-  c.backward = backward;
-  c.dtype = out.dtype();
   c.m = out.count() / out.size(1);
   c.n = out.size(1);
   c.k = weight.count() / weight.size(0);
   c.flops = 2.0 * static_cast<double>(c.m) * static_cast<double>(c.n) * static_cast<double>(c.k);
-  c.bytes = static_cast<double>((out.count() + weight.count()) * element_size(c.dtype));
-  runtime.record_compute(c);
+  runtime.ran("convolution", inputs, {made}, c);
 }
 
 /// The gradients of input, weight and bias, the last one a sum (cudnn/ConvShared.cpp,
@@ -36,11 +33,11 @@ void convolution_backward(Node& node, Gradients& in, Gradients& out) {
     const Tensor gradient = contiguous(in[0]);
     if (node.wants(0)) {
       out[0] = runtime.empty(x.shape(), x.dtype());
-      record("convolution", gradient, weight, true);
+      record(gradient, weight, {gradient, weight}, out[0]);
     }
     if (node.wants(1)) {
       out[1] = runtime.empty(weight.shape(), weight.dtype());
-      record("convolution", gradient, weight, true);
+      record(gradient, weight, {gradient, x}, out[1]);
     }
   }
   if (node.wants(2)) out[2] = sum_dims(in[0], 0b1101, false);
@@ -75,7 +72,7 @@ Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in
       Shape{x.size(0), weight.size(0), output_length(x.size(2), weight.size(2), convolution),
             output_length(x.size(3), weight.size(3), convolution)},
       x.dtype());
-  record("convolution", out, weight, false);
+  record(out, weight, {input, weight}, out);
   if (node) runtime.attach(node, out);
   return out;
 }

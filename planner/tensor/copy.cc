@@ -35,6 +35,7 @@ Tensor copy_into(const Tensor& base, int dim, std::int64_t start, const Tensor& 
                      " of " + shape_text(base.shape()));
   }
   Tensor out = runtime.alias_of(base, base.shape(), base->stride);
+  if (runtime.watched()) runtime.ran("copy", {source}, {out});
   if (runtime.grad_enabled && (base.requires_grad() || source.requires_grad())) {
     NodeRef node = runtime.make_node("copy", copy_slices_backward, 2);
     runtime.connect(*node.get(), 0, base);

@@ -90,7 +90,9 @@ void efficient_backward(Node& node, Gradients& in, Gradients& out) {
   shape.query = q;
   shape.key = k;
   shape.value = v;
-  record_attention("efficient_attention", shape, true);
+  if (runtime.watched()) {  // the output it reads is as large as its gradient
+    record_attention("efficient_attention", shape, {out[0], out[1], out[2]}, {gradient, in[0]});
+  }
 }
 
 /// A mask as the kernel reads it: numbers, rows that start on eight elements, every head
@@ -143,7 +145,11 @@ Tensor efficient_attention(const AttentionArguments& arguments) {
   if (is_half(a.query.dtype()) && width > 128) {  // the output is summed in fp32 first
     runtime.scratch(4 * out.count());
   }
-  record_attention("efficient_attention", a, false);
+  if (runtime.watched()) {
+    std::vector<Tensor> made{out};
+    if (lse) made.push_back(lse);
+    record_attention("efficient_attention", a, made);
+  }
   if (node) {
     runtime.attach(node, out);
     node->save(out);

@@ -331,7 +331,9 @@ Tensor masked_fill(const Tensor& a, const Tensor& mask) {
     node->save(mask);
   }
   const Shape shape = broadcast("masked_fill", a.shape(), mask.shape());
-  Tensor out = shape == a.shape() ? clone(detach(a), true) : runtime.empty(shape, a.dtype());
+  Tensor out = shape == a.shape() ? elementwise_empty("masked_fill", {a}, a.dtype())
+                                  : runtime.empty(shape, a.dtype());
+  if (runtime.watched()) runtime.ran("masked_fill", {a, mask}, {out});
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -359,8 +361,9 @@ Tensor clone(const Tensor& a, bool keep_strides) {
     node = runtime.make_node("clone", pass_backward, 1);
     runtime.connect(*node.get(), 0, a);
   }
-  Tensor out = keep_strides ? elementwise_output("clone", {a}, a.dtype())
+  Tensor out = keep_strides ? elementwise_empty("clone", {a}, a.dtype())
                             : runtime.empty(a.shape(), a.dtype());
+  if (runtime.watched()) runtime.ran("clone", {a}, {out});
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -374,8 +377,9 @@ Tensor dropout(const Tensor& a, double p) {
     node = runtime.make_node("dropout", dropout_backward, 1);
     runtime.connect(*node.get(), 0, a);
   }
-  const Tensor mask = elementwise_output("dropout", {a}, DType::boolean);
-  Tensor out = elementwise_output("dropout", {a}, a.dtype());
+  const Tensor mask = elementwise_empty("dropout", {a}, DType::boolean);
+  Tensor out = elementwise_empty("dropout", {a}, a.dtype());
+  if (runtime.watched()) runtime.ran("dropout", {a}, {out, mask});
   if (node) {
     runtime.attach(node, out);
     node->save(mask);
@@ -385,7 +389,9 @@ Tensor dropout(const Tensor& a, double p) {
 
 Tensor zeros_like(const Tensor& a) {
   const Scoped<const char*> label(a.runtime().label.kind, "zeros_like");
-  return elementwise_output("zeros_like", {a}, a.dtype());
+  Tensor out = elementwise_empty("zeros_like", {a}, a.dtype());
+  if (a.runtime().watched()) a.runtime().ran("zeros_like", {}, {out});
+  return out;
 }
 
 Tensor detach(const Tensor& a) { return a.runtime().alias_of(a, a.shape(), a->stride); }

@@ -58,6 +58,7 @@ void add_pending(Node& node, std::uint32_t place, Tensor&& gradient) {
   Runtime& runtime = *node.runtime;
   const Scoped<Label> label(runtime.label, {"accumulate_gradients", node.module, true});
   if (in_place(slot) && slot.dtype() == gradient.dtype()) {
+    if (runtime.watched()) runtime.ran("accumulate_gradients", {slot, gradient}, {slot});
     gradient.reset();
   } else {
     slot = add(slot, gradient);
@@ -83,6 +84,7 @@ void evaluate(Node& node, Queue& queue, int depth) {
     for (std::size_t i = 0; i < node.pending.size(); ++i) in[i] = std::move(node.pending[i]);
     node.pending.clear();
     const Scoped<Label> label(runtime.label, {node.kind, node.module, true});
+    if (runtime.recorder) runtime.recorder->node_runs(node);
     node.backward(node, in, out);
     validate(node, out);
   }
@@ -107,6 +109,7 @@ void run_backward(const Tensor& root, const Tensor& gradient) {
   const Scoped<Label> label(runtime.label, Label{"backward", 0, true});
   // Nodes run outside the caller's autocast and hooks: the pass has its own thread.
   const Scoped<bool> no_autocast(runtime.autocast.enabled, false);
+  if (runtime.recorder) runtime.recorder->backward_begins(root);
   count_dependencies(root->grad_fn.get(), ++runtime.pass);
   add_pending(*root->grad_fn.get(), root->output, Tensor(gradient));
   Queue queue;

@@ -15,7 +15,9 @@ struct GroupShape {
 /// What a kernel of its own for every group at once takes for a while: pointers, strides and shapes
 /// of the groups, then tensor maps for each multiprocessor (cuda/GroupMM.cu). Other devices and
 /// dtypes multiply group by group (native/GroupedMMUtils.h, _grouped_mm_fallback).
-void launch(Runtime& runtime, const GroupShape& shape, DType dtype, std::int64_t operand_count) {
+void launch(Runtime& runtime, const GroupShape& shape, const std::vector<Tensor>& operands,
+            const Tensor& made) {
+  const DType dtype = made.dtype();
   const DeviceTraits& device = runtime.device;
   const bool at_once =
       dtype == DType::bf16 && (device.capability_major == 9 || device.capability_major == 10);
@@ -28,20 +30,15 @@ void launch(Runtime& runtime, const GroupShape& shape, DType dtype, std::int64_t
   } else {
     runtime.use_blas();
   }
-  if (!runtime.record_computes) return;
+  if (!runtime.watched()) return;
   Compute c;
-  c.kind = "grouped_mm";
-  c.module = runtime.label.module;
-  c.backward = runtime.label.backward;
-  c.dtype = dtype;
   c.groups = shape.groups;
   c.m = shape.m;
   c.n = shape.n;
   c.k = shape.k;
   c.flops = 2.0 * static_cast<double>(shape.groups) * static_cast<double>(shape.m) *
             static_cast<double>(shape.n) * static_cast<double>(shape.k);
-  c.bytes = static_cast<double>(operand_count * element_size(dtype));
-  runtime.record_compute(c);
+  runtime.ran("grouped_mm", operands, {made}, c);
 }
 
 /// A result with rows on boundaries of 16 bytes (GroupedMMUtils.h,
@@ -61,14 +58,13 @@ void grouped_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor gradient = in[0];
   const std::int64_t groups = weight.size(0), rows = x.size(0);
   const std::int64_t k = weight.size(1), n = weight.size(2);
-  const std::int64_t operands = x.count() + weight.count() + gradient.count();
   if (node.wants(1)) {
     out[1] = runtime.empty_strided(weight.shape(), weight->stride, weight.dtype());
-    launch(runtime, {groups, k, n, rows / groups}, x.dtype(), operands);
+    launch(runtime, {groups, k, n, rows / groups}, {x, gradient}, out[1]);
   }
   if (node.wants(0)) {
     out[0] = result(runtime, x.shape(), x.dtype());
-    launch(runtime, {groups, rows / groups, k, n}, x.dtype(), operands);
+    launch(runtime, {groups, rows / groups, k, n}, {gradient, weight}, out[0]);
   }
 }
 
@@ -93,8 +89,8 @@ Tensor grouped_mm(const Tensor& x, const Tensor& weight, const Tensor& offsets) 
   }
   Tensor out = result(runtime, Shape{x.size(0), weight.size(2)}, x.dtype());
   const std::int64_t groups = weight.size(0);
-  launch(runtime, {groups, x.size(0) / groups, weight.size(2), weight.size(1)}, x.dtype(),
-         x.count() + weight.count() + out.count());
+  launch(runtime, {groups, x.size(0) / groups, weight.size(2), weight.size(1)},
+         {x, weight, offsets}, out);
   if (node) runtime.attach(node, out);
   return out;
 }

@@ -61,6 +61,7 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor gradient = contiguous(in[0]);
   if (n <= 3072) {
     out[0] = runtime.empty(node.shape, gradient.dtype());
+    if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out[0]});
     return;
   }
   const Tensor sorted = runtime.empty(indices.shape(), DType::i64);
@@ -70,6 +71,7 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
     runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
   }
   out[0] = sum_segments(runtime, gradient, n, node.shape);
+  if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out[0]});
 }
 
 /// Zeros of x's shape, the gradient added where the indices say: these wrapped into range and times
@@ -88,6 +90,7 @@ void index_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor range = runtime.empty(Shape{n}, DType::i64);
   runtime.scratch(
       radix_sort_scratch(runtime.device, n, bits_of(std::max<std::int64_t>(node.shape[0] - 1, 1))));
+  if (runtime.watched()) runtime.ran("index", {gradient, indices}, {out[0]});
 }
 
 /// Zeros of x's shape to which the gradient is added (FunctionsManual.cpp, gather_backward).
@@ -108,6 +111,20 @@ void pick_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor places = runtime.empty(index.shape(), DType::i64);
   const Tensor range = runtime.empty(index.shape(), DType::i64);
   runtime.scratch(1);  // few numbers are sorted by one block
+  if (runtime.watched()) runtime.ran("index", {in[0], index}, {out[0]});
+}
+
+/// Only the places asked for are read.
+void report_index(const Tensor& x, std::vector<Tensor> indices, const Tensor& out) {
+  Runtime& runtime = x.runtime();
+  if (!runtime.watched()) return;
+  Compute cost;
+  cost.bytes = 2.0 * static_cast<double>(out.count() * element_size(out.dtype()));
+  for (const Tensor& one : indices) {
+    cost.bytes += static_cast<double>(one.count() * element_size(one.dtype()));
+  }
+  indices.insert(indices.begin(), x);
+  runtime.ran("index", indices, {out}, cost);
 }
 
 }  // namespace
@@ -126,6 +143,7 @@ Tensor pick(const Tensor& x, int dim) {
   Shape shape = x.shape();
   shape[dim] = 1;
   Tensor out = runtime.empty(shape, x.dtype());
+  report_index(x, {index}, out);
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -133,6 +151,10 @@ Tensor pick(const Tensor& x, int dim) {
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
   Runtime& runtime = weight.runtime();
   const Scoped<const char*> label(runtime.label.kind, "embedding");
+  if (weight.rank() != 2 || is_floating(indices.dtype())) {
+    throw ShapeError("embedding: weight " + shape_text(weight.shape()) + ", indices in " +
+                     dtype_name(indices.dtype()));
+  }
   NodeRef node;
   if (runtime.grad_enabled && weight.requires_grad()) {
     node = runtime.make_node("embedding", embedding_backward, 1);
@@ -144,6 +166,12 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   shape.push_back(weight.size(1));
   const Tensor flat = reshape(indices, Shape{-1});  // a copy where they are no single run of memory
   Tensor out = runtime.empty(shape, weight.dtype());
+  if (runtime.watched()) {  // only the rows asked for are read
+    Compute cost;
+    cost.bytes = static_cast<double>(indices.count() * element_size(indices.dtype())) +
+                 2.0 * static_cast<double>(out.count() * element_size(out.dtype()));
+    runtime.ran("embedding", {weight, indices}, {out}, cost);
+  }
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -176,6 +204,7 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
     node->shape = x.shape();
   }
   Tensor out = runtime.empty(shape, x.dtype());
+  report_index(x, indices, out);
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -194,6 +223,7 @@ Tensor gather_along(const Tensor& x, int dim, const Tensor& indices) {
     node->shape = x.shape();
   }
   Tensor out = runtime.empty(indices.shape(), x.dtype());
+  report_index(x, {indices}, out);
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -207,6 +237,7 @@ Tensor cumsum(const Tensor& x, DType dtype) {
   if (x.count() == x.size(-1)) {
     runtime.scratch(scan_scratch(x.count(), element_size(dtype)));
   }
+  if (runtime.watched()) runtime.ran("cumsum", {wide}, {out});
   return out;
 }
 

@@ -14,6 +14,13 @@ std::string shape_text(const Shape& shape) {
   return text + ")";
 }
 
+std::int64_t rows_of(const char* kind, const Tensor& a) {
+  if (a.rank() == 0 || a.size(-1) == 0) {
+    throw ShapeError(std::string(kind) + ": " + shape_text(a.shape()) + " has rows of no elements");
+  }
+  return a.count() / a.size(-1);
+}
+
 Shape broadcast(const char* kind, const Shape& a, const Shape& b) {
   if (a == b) return a;
   const Shape& longer = a.rank >= b.rank ? a : b;
@@ -88,6 +95,13 @@ Shape permuted_strides(const Shape* strides, int n, const Shape& shape) {
 }  // namespace
 
 Tensor elementwise_output(const char* kind, std::initializer_list<Tensor> inputs, DType dtype) {
+  Tensor out = elementwise_empty(kind, inputs, dtype);
+  Runtime& runtime = out.runtime();
+  if (runtime.watched()) runtime.ran(kind, inputs, {out});
+  return out;
+}
+
+Tensor elementwise_empty(const char* kind, std::initializer_list<Tensor> inputs, DType dtype) {
   Shape shape = inputs.begin()->shape();
   bool all_contiguous = true;
   bool same_shape = true;

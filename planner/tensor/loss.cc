@@ -11,6 +11,7 @@ void nll_backward(Node& node, Gradients&, Gradients& out) {
   const Tensor target = node.load(1);
   const Tensor total_weight = node.load(2);
   out[0] = node.runtime->empty(input.shape(), input.dtype());
+  if (node.runtime->watched()) node.runtime->ran("nll_loss", {target}, {out[0]});
 }
 
 Tensor nll_loss(const Tensor& input_in, const Tensor& target) {
@@ -26,6 +27,12 @@ Tensor nll_loss(const Tensor& input_in, const Tensor& target) {
   }
   Tensor out = runtime.empty(Shape{}, input.dtype());
   const Tensor total_weight = runtime.empty(Shape{}, input.dtype());
+  if (runtime.watched()) {  // one number a row is read of the input
+    Compute cost;
+    cost.bytes = static_cast<double>(target.count()) *
+                 static_cast<double>(element_size(input.dtype()) + element_size(target.dtype()));
+    runtime.ran("nll_loss", {input, target}, {out}, cost);
+  }
   if (node) {
     runtime.attach(node, out);
     node->save(total_weight);
@@ -42,6 +49,10 @@ void mse_backward(Node& node, Gradients&, Gradients& out) {
 }  // namespace
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& target) {
+  if (logits.rank() != 2 || target.rank() != 1 || logits.size(0) != target.size(0)) {
+    throw ShapeError("cross_entropy: logits " + shape_text(logits.shape()) + ", target " +
+                     shape_text(target.shape()));
+  }
   // The dtype is given, so that autocast leaves the logarithm in it and casts what comes of it.
   return nll_loss(log_softmax(logits, -1, logits.dtype()), target);
 }

@@ -1,4 +1,7 @@
+#include <cstring>
+
 #include "tensor/autocast.h"
+#include "tensor/iterator.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
 
@@ -8,7 +11,9 @@ namespace {
 Tensor t(const Tensor& a) { return transpose(a, 0, 1); }
 
 void check_product(const char* kind, const Tensor& a, const Tensor& b) {
-  if (a.size(-1) != b.size(-2)) {
+  const int rank = std::strstr(kind, "bmm") ? 3 : 2;
+  if (a.rank() != rank || b.rank() != rank || a.size(-1) != b.size(-2) ||
+      (rank == 3 && a.size(0) != b.size(0))) {
     throw ShapeError(std::string(kind) + ": " + shape_text(a.shape()) + " times " +
                      shape_text(b.shape()));
   }
@@ -18,14 +23,11 @@ bool column_major(const Shape& shape, const Shape& stride) {
   return stride[0] == 1 && stride[1] == shape[0];
 }
 
-void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& out) {
+void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& bias,
+            const Tensor& out) {
   Runtime& runtime = a.runtime();
-  if (!runtime.record_computes) return;
+  if (!runtime.watched()) return;
   Compute c;
-  c.kind = kind;
-  c.module = runtime.label.module;
-  c.backward = runtime.label.backward;
-  c.dtype = a.dtype();
   c.m = a.size(-2);
   c.k = a.size(-1);
   c.n = b.size(-1);
@@ -33,9 +35,9 @@ void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& ou
   const double groups = static_cast<double>(c.groups);
   c.flops =
       2.0 * groups * static_cast<double>(c.m) * static_cast<double>(c.k) * static_cast<double>(c.n);
-  c.bytes = static_cast<double>((a.count() + b.count()) * element_size(a.dtype()) +
-                                out.count() * element_size(out.dtype()));
-  runtime.record_compute(c);
+  std::vector<Tensor> inputs{a, b};
+  if (bias) inputs.push_back(bias);
+  runtime.ran(kind, inputs, {out}, c);
 }
 
 /// Operands that are neither row- nor column-major are copied first (Blas.cpp, prepare_matrix).
@@ -131,7 +133,6 @@ Tensor product(const char* kind, const Tensor& a, const Tensor& b, const Tensor&
                Backward backward, const Shape& shape) {
   Runtime& runtime = a.runtime();
   const Scoped<const char*> label(runtime.label.kind, kind);
-  check_product(kind, a, b);
   NodeRef node = product_node(kind, backward, a, b, bias);
   Tensor out;
   if (runtime.mode) {
@@ -144,7 +145,7 @@ Tensor product(const char* kind, const Tensor& a, const Tensor& b, const Tensor&
     const Tensor left = prepare(a);
     const Tensor right = prepare(b);
     runtime.use_blas();
-    record(kind, left, right, out);
+    record(kind, left, right, bias, out);
     if (runtime.mode) runtime.mode->after(kind, {out});
   }
   if (node) runtime.attach(node, out);
@@ -189,6 +190,7 @@ Tensor batched(const Tensor& a, const Tensor& b) {
 Tensor mm(const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
   const Tensor x = cast_low(a);
+  check_product("mm", x, y);
   return product("mm", x, y, {}, mm_backward, Shape{x.size(0), y.size(1)});
 }
 
@@ -196,12 +198,14 @@ Tensor addmm(const Tensor& bias, const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
   const Tensor x = cast_low(a);
   const Tensor c = cast_low(bias);
+  check_product("addmm", x, y);
   return product("addmm", x, y, c, addmm_backward, Shape{x.size(0), y.size(1)});
 }
 
 Tensor bmm(const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
   const Tensor x = cast_low(a);
+  check_product("bmm", x, y);
   return product("bmm", x, y, {}, bmm_backward, Shape{x.size(0), x.size(1), y.size(2)});
 }
 
@@ -209,17 +213,21 @@ Tensor baddbmm(const Tensor& start, const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
   const Tensor x = cast_low(a);
   const Tensor c = cast_low(start);
+  check_product("baddbmm", x, y);
   return product("baddbmm", x, y, c, baddbmm_backward, Shape{x.size(0), x.size(1), y.size(2)});
 }
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   const Tensor y = cast_low(b);
   const Tensor x = cast_low(a);
+  if (x.rank() < 2 || y.rank() < 2 || x.size(-1) != y.size(-2)) {
+    throw ShapeError("matmul: " + shape_text(x.shape()) + " times " + shape_text(y.shape()));
+  }
   if (x.rank() == 2 && y.rank() == 2) return mm(x, y);
   if (should_fold(x, y)) {
     Shape shape = x.shape();
     shape[-1] = y.size(1);
-    const Tensor folded = reshape(x, Shape{x.count() / x.size(-1), x.size(-1)});
+    const Tensor folded = reshape(x, Shape{rows_of("matmul", x), x.size(-1)});
     return unsafe_view(mm(folded, y), shape);
   }
   return batched(x, y);
@@ -229,16 +237,17 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const Tensor b = cast_low(bias);
   const Tensor w = cast_low(weight);
   const Tensor input = cast_low(x);
-  if (input.size(-1) != w.size(1)) {
+  if (input.rank() < 1 || w.rank() != 2 || input.size(-1) != w.size(1) ||
+      (b && (b.rank() != 1 || b.size(0) != w.size(0)))) {
     throw ShapeError("linear: input " + shape_text(input.shape()) + ", weight " +
-                     shape_text(w.shape()));
+                     shape_text(w.shape()) + (b ? ", bias " + shape_text(b.shape()) : ""));
   }
   if (!b) return matmul(input, t(w));
   if (input.rank() == 2) return addmm(b, input, t(w));
   if (input.contiguous()) {
     Shape shape = input.shape();
     shape[-1] = w.size(0);
-    const Tensor flat = view(input, Shape{input.count() / input.size(-1), input.size(-1)});
+    const Tensor flat = view(input, Shape{rows_of("linear", input), input.size(-1)});
     return view(addmm(b, flat, t(w)), shape);
   }
   return add(matmul(input, t(w)), b);

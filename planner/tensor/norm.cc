@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "tensor/autocast.h"
+#include "tensor/iterator.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
 
@@ -17,12 +18,32 @@ void layer_norm_backward(Node& node, Gradients& in, Gradients& out) {
   const std::int64_t n = x.size(-1);
   if (node.wants(1)) out[1] = runtime.empty(Shape{n}, node.dtype);
   if (node.wants(2)) out[2] = runtime.empty(Shape{n}, node.dtype);
+  if (runtime.watched()) {
+    std::vector<Tensor> made;
+    for (const Tensor& one : out) {
+      if (one) made.push_back(one);
+    }
+    if (!made.empty()) runtime.ran("layer_norm", {gradient, x}, made);
+  }
+}
+
+/// dX and dgamma of _fused_rms_norm_backward (cuda/layer_norm_kernel.cu).
+void rms_norm_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor x = node.load(0);
+  const Tensor rstd = node.load(1);
+  const Tensor gradient = contiguous(in[0]);
+  std::vector<Tensor> made;
+  if (node.wants(0)) made.push_back(out[0] = runtime.empty(x.shape(), x.dtype()));
+  if (node.wants(1)) made.push_back(out[1] = runtime.empty(Shape{x.size(-1)}, node.dtype));
+  if (runtime.watched() && !made.empty()) runtime.ran("rms_norm", {gradient, x, rstd}, made);
 }
 
 void log_softmax_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor result = node.load(0);
   const Tensor gradient = contiguous(in[0]);
   out[0] = node.runtime->empty(result.shape(), node.dtype);
+  if (node.runtime->watched()) node.runtime->ran(node.kind, {gradient, result}, {out[0]});
 }
 
 /// Softmax multiplies the gradient by its result first (cuda/SoftMax.cu,
@@ -31,6 +52,7 @@ void softmax_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor result = node.load(0);
   out[0] = node.runtime->empty(result.shape(), node.dtype);
   const Tensor product = mul(in[0], result);
+  if (node.runtime->watched()) node.runtime->ran(node.kind, {product, result}, {out[0]});
 }
 
 Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backward) {
@@ -46,6 +68,7 @@ Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backw
   }
   const Tensor input = contiguous(detach(x));
   Tensor out = runtime.empty(x.shape(), dtype);
+  if (runtime.watched()) runtime.ran(kind, {input}, {out});
   if (node) {
     runtime.attach(node, out);
     node->save(out);
@@ -56,6 +79,13 @@ Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backw
 }  // namespace
 
 Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in) {
+  for (const Tensor& parameter : {weight_in, bias_in}) {
+    if (parameter &&
+        (x_in.rank() < 1 || parameter.rank() != 1 || parameter.size(0) != x_in.size(-1))) {
+      throw ShapeError("layer_norm: input " + shape_text(x_in.shape()) + ", weight or bias " +
+                       shape_text(parameter.shape()));
+    }
+  }
   const Tensor bias = cast_full(bias_in);
   const Tensor weight = cast_full(weight_in);
   const Tensor x = cast_full(x_in);
@@ -73,9 +103,16 @@ Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bia
   }
   const Tensor input = contiguous(detach(x));
   Tensor out = runtime.empty(x.shape(), x.dtype());
-  const std::int64_t rows = x.count() / x.size(-1);
+  const std::int64_t rows = rows_of("layer_norm", x);
   const Tensor mean = runtime.empty(Shape{rows}, DType::f32);
   const Tensor rstd = runtime.empty(Shape{rows}, DType::f32);
+  if (runtime.watched()) {
+    std::vector<Tensor> read{input};
+    for (const Tensor& parameter : {weight, bias}) {
+      if (parameter) read.push_back(parameter);
+    }
+    runtime.ran("layer_norm", read, {out, mean, rstd});
+  }
   if (node) {
     runtime.attach(node, out);
     node->save(mean);
@@ -85,11 +122,53 @@ Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bia
   return out;
 }
 
-Tensor softmax(const Tensor& a, int, DType dtype) {
+Tensor rms_norm(const Tensor& x, const Tensor& weight) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "rms_norm");
+  if (weight.rank() != 1 || x.rank() < 1 || x.size(-1) != weight.size(0)) {
+    throw ShapeError("rms_norm: input " + shape_text(x.shape()) + ", weight " +
+                     shape_text(weight.shape()));
+  }
+  NodeRef node;
+  if (runtime.grad_enabled && (x.requires_grad() || weight.requires_grad())) {
+    node = runtime.make_node("rms_norm", rms_norm_backward, 2);
+    runtime.connect(*node.get(), 0, x);
+    runtime.connect(*node.get(), 1, weight);
+    node->save(x);
+    node->dtype = weight.dtype();
+  }
+  const Tensor input = contiguous(detach(x));
+  Tensor out = runtime.empty(x.shape(), x.dtype());
+  Shape rows = x.shape();
+  rows[-1] = 1;
+  const Tensor rstd = runtime.empty(rows, DType::f32);
+  if (runtime.watched()) runtime.ran("rms_norm", {input, weight}, {out, rstd});
+  if (node) {
+    runtime.attach(node, out);
+    node->save(rstd);
+    node->save(weight);
+  }
+  return out;
+}
+
+namespace {
+
+void check_dim(const char* kind, const Tensor& a, int dim) {
+  if (dim < -a.rank() || dim >= a.rank()) {
+    throw ShapeError(std::string(kind) + ": no dimension " + std::to_string(dim) + " of " +
+                     shape_text(a.shape()));
+  }
+}
+
+}  // namespace
+
+Tensor softmax(const Tensor& a, int dim, DType dtype) {
+  check_dim("softmax", a, dim);
   return softmax_of("softmax", a, dtype, softmax_backward);
 }
 
-Tensor log_softmax(const Tensor& a, int, DType dtype) {
+Tensor log_softmax(const Tensor& a, int dim, DType dtype) {
+  check_dim("log_softmax", a, dim);
   return softmax_of("log_softmax", a, dtype, log_softmax_backward);
 }
 

@@ -15,13 +15,14 @@ std::int64_t last_power_of_two(std::int64_t n) {
 
 std::int64_t div_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// The dimensions of a reduction as the kernel sees them: merged, fastest first, reduced ones in front.
+/// The dimensions of a reduction as the kernel sees them: merged, fastest first, reduced ones in
+/// front.
 struct ReductionShape {
   std::int64_t inputs_per_output = 1;
   std::int64_t outputs = 1;
   std::int64_t reduced_stride = 0;  // of the fastest reduced dimension, in elements; 0: none left
   std::int64_t kept_stride = 0;
-  std::int64_t kept_size = 1;       // of the fastest kept dimension after merging
+  std::int64_t kept_size = 1;  // of the fastest kept dimension after merging
   int dims = 0;
   int reduced_dims = 0;
 };
@@ -122,7 +123,8 @@ ReduceConfig configure(const ReductionShape& s, const DeviceTraits& device) {
   } else {
     c.split_output(c.block_height);
   }
-  const std::int64_t per_sm = device.threads_per_multiprocessor() / (c.block_width * c.block_height);
+  const std::int64_t per_sm =
+      device.threads_per_multiprocessor() / (c.block_width * c.block_height);
   const std::int64_t target = device.multiprocessors * per_sm;
   const std::int64_t grid = c.grid();
   if (c.block_y_reduce && c.values_per_thread() >= most && grid <= target) {
@@ -133,6 +135,14 @@ ReduceConfig configure(const ReductionShape& s, const DeviceTraits& device) {
     c.global_reduce = c.ctas_per_output > 1;
   }
   return c;
+}
+
+int checked_dim(const Tensor& a, int dim) {
+  const int i = dim < 0 ? dim + a.rank() : dim;
+  if (i < 0 || i >= a.rank()) {
+    throw ShapeError("no dimension " + std::to_string(dim) + " of " + shape_text(a.shape()));
+  }
+  return i;
 }
 
 Tensor reduce(const char* kind, const Tensor& a, std::uint32_t dims, bool keep, DType dtype) {
@@ -152,6 +162,7 @@ Tensor reduce(const char* kind, const Tensor& a, std::uint32_t dims, bool keep, 
     const Tensor first = runtime.scratch(buffer);
     const Tensor second = runtime.scratch(semaphores);
   }
+  if (runtime.watched()) runtime.ran(kind, {a}, {out});
   return out;
 }
 
@@ -215,7 +226,7 @@ Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep) {
 }
 
 Tensor mean(const Tensor& a, int dim, bool keep) {
-  const int i = dim < 0 ? dim + a.rank() : dim;
+  const int i = checked_dim(a, dim);
   NodeRef node = reduction_node("mean", a, mean_backward, i, keep);
   Tensor out = reduce("mean", a, 1U << i, keep, a.dtype());
   if (node) a.runtime().attach(node, out);
@@ -223,7 +234,7 @@ Tensor mean(const Tensor& a, int dim, bool keep) {
 }
 
 Tensor norm(const Tensor& a, int dim, bool keep) {
-  const int i = dim < 0 ? dim + a.rank() : dim;
+  const int i = checked_dim(a, dim);
   return reduce("norm", a, 1U << i, keep, a.dtype());
 }
 

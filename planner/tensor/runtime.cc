@@ -39,6 +39,7 @@ TensorBody* Runtime::new_body(const Shape& shape, const Shape& stride, DType dty
 }
 
 Tensor Runtime::empty(const Shape& shape, DType dtype) {
+  shape.count();  // throws before strides could wrap round
   return empty_strided(shape, contiguous_strides(shape), dtype);
 }
 
@@ -56,6 +57,7 @@ Tensor Runtime::view_of(const Tensor& base, const Shape& shape, const Shape& str
 Tensor Runtime::alias_of(const Tensor& base, const Shape& shape, const Shape& stride) {
   Tensor alias(new_body(shape, stride, base.dtype(), base->storage));
   alias->on_host = base->on_host;
+  alias->producer = base->producer;
   return alias;
 }
 
@@ -115,6 +117,9 @@ void Runtime::attach(const NodeRef& node, const Tensor& output) {
   output->grad_fn = node;
   output->output = static_cast<std::uint32_t>(node->inputs.size());
   node->inputs.push_back({output.shape(), output.dtype()});
+  if (!recorder) return;
+  if (output->producer < 0) ran(node->kind, {}, {output});  // an operator that does not say so itself
+  if (node->operation < 0) node->operation = output->producer;
 }
 
 void Runtime::use_blas() {
@@ -149,10 +154,49 @@ std::uint32_t Runtime::module_id(const std::string& path) {
   return static_cast<std::uint32_t>(program.modules.size() - 1);
 }
 
-void Runtime::record_compute(const Compute& compute) {
-  program.instructions.push_back(
-      {Action::compute, 0, static_cast<std::uint32_t>(program.computes.size())});
-  program.computes.push_back(compute);
+namespace {
+
+/// Bytes of the elements a kernel touches: those of an expanded dimension are there once.
+double touched_bytes(const Tensor& tensor) {
+  if (!tensor || tensor->on_host) return 0;
+  double bytes = static_cast<double>(element_size(tensor.dtype()));
+  for (int i = 0; i < tensor.rank(); ++i) {
+    if (tensor->stride[i] != 0) bytes *= static_cast<double>(tensor.size(i));
+  }
+  return bytes;
+}
+
+}  // namespace
+
+void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
+                  const std::vector<Tensor>& outputs, Compute cost) {
+  cost.kind = kind;
+  cost.module = label.module;
+  cost.backward = label.backward;
+  if (cost.bytes == 0) {
+    for (const Tensor& tensor : inputs) cost.bytes += touched_bytes(tensor);
+    for (const Tensor& tensor : outputs) cost.bytes += touched_bytes(tensor);
+  }
+  const Tensor& typed = inputs.empty() ? outputs.front() : inputs.front();
+  cost.dtype = typed.dtype();
+  if (record_computes) {
+    program.instructions.push_back(
+        {Action::compute, 0, static_cast<std::uint32_t>(program.computes.size())});
+    program.computes.push_back(cost);
+  }
+  if (!recorder) return;
+  const std::int32_t number = recorder->ran(cost, inputs, outputs);
+  for (const Tensor& tensor : outputs) tensor->producer = number;
+}
+
+void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output) {
+  if (!recorder) return;
+  Compute cost;
+  cost.kind = kind;
+  cost.module = label.module;
+  cost.backward = label.backward;
+  cost.dtype = output.dtype();
+  output->producer = recorder->ran(cost, {input}, {output});
 }
 
 void Runtime::drop(Storage* storage) {
@@ -171,6 +215,7 @@ void Runtime::drop(TensorBody* body) {
   body->accumulator = nullptr;
   body->output = 0;
   body->parameter = -1;
+  body->producer = -1;
   bodies_.give(body);
 }
 
@@ -193,6 +238,7 @@ void Runtime::drop(Node* node) {
   node->next.clear();
   node->inputs.clear();
   node->number = {};
+  node->operation = -1;
   node->sizes.clear();
   nodes_.give(node);
   if (!outermost) return;
@@ -246,8 +292,11 @@ void accumulate(Node& node, Gradients& in, Gradients&) {
       variable->grad = runtime.alias_of(fresh, fresh.shape(), fresh->stride);
     } else {
       variable->grad = runtime.empty_strided(variable.shape(), variable->stride, fresh.dtype());
+      if (runtime.watched()) runtime.ran("clone", {fresh}, {variable->grad});
     }
     runtime.set_category(variable->grad, Category::gradient);
+  } else if (runtime.watched()) {
+    runtime.ran("accumulate_grad", {variable->grad, fresh}, {variable->grad});
   }
   if (runtime.after_accumulate && variable->parameter >= 0) {
     runtime.after_accumulate(*variable.get());

@@ -10,6 +10,7 @@
 #include "tensor/node.h"
 #include "tensor/pool.h"
 #include "tensor/program.h"
+#include "tensor/recorder.h"
 #include "tensor/tensor.h"
 
 namespace shardfit::tensor {
@@ -102,7 +103,15 @@ class Runtime {
   void set_category(const Tensor& tensor, Category category);
   StorageInfo& info(const Tensor& tensor);
   std::uint32_t module_id(const std::string& path);
-  void record_compute(const Compute& compute);
+  /// Somebody wants to know what runs; where nobody does, nothing is gathered for it.
+  bool watched() const { return record_computes || recorder; }
+  /// An operator ran on the device. `cost` gives flops and the shape of a product; bytes are those of
+  /// the tensors, each element read or written once, where it gives none. Module and direction are the
+  /// label's. Becomes an instruction where computes are recorded.
+  void ran(const char* kind, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
+           Compute cost = {});
+  /// A view was taken, which launches nothing.
+  void viewed(const char* kind, const Tensor& input, const Tensor& output);
 
   void drop(Storage* storage);
   void drop(TensorBody* body);
@@ -121,6 +130,7 @@ class Runtime {
   std::uint64_t pass = 0;
   std::vector<SavedTensorHooks*> hooks;
   OperatorMode* mode = nullptr;
+  OperatorRecorder* recorder = nullptr;
   std::function<void(TensorBody&)> after_accumulate;  // hook of every trainable parameter, if any
 
  private:

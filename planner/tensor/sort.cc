@@ -10,6 +10,7 @@ namespace {
 void select_backward(Node& node, Gradients& in, Gradients& out) {
   if (!in[0]) return;
   out[0] = node.runtime->empty(node.shape, in[0].dtype());
+  if (node.runtime->watched()) node.runtime->ran("topk", {in[0]}, {out[0]});
 }
 
 }  // namespace
@@ -32,6 +33,7 @@ std::pair<Tensor, Tensor> topk(const Tensor& a, std::int64_t count) {
   shape[-1] = count;
   Tensor values = runtime.empty(shape, a.dtype());
   Tensor indices = runtime.empty(shape, DType::i64);
+  if (runtime.watched()) runtime.ran("topk", {a}, {values, indices});
   if (node) {
     runtime.attach(node, values);
     node->save(indices);
@@ -53,6 +55,7 @@ std::pair<Tensor, Tensor> sort(const Tensor& a) {
     const int bits = static_cast<int>(8 * element_size(a.dtype()));
     runtime.scratch(radix_sort_scratch(runtime.device, a.count(), bits));
   }
+  if (runtime.watched()) runtime.ran("sort", {a}, {values, indices});
   return {values, indices};
 }
 

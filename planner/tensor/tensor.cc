@@ -1,6 +1,6 @@
 #include "tensor/tensor.h"
 
-#include <cassert>
+#include <stdexcept>
 
 #include "base/units.h"
 #include "tensor/runtime.h"
@@ -12,7 +12,7 @@ Shape::Shape(std::initializer_list<std::int64_t> dims) {
 }
 
 void Shape::push_back(std::int64_t n) {
-  assert(rank < max_dims);
+  if (rank == max_dims) throw std::runtime_error("more than six dimensions");
   size[static_cast<unsigned>(rank++)] = n;
 }
 
@@ -22,7 +22,7 @@ void Shape::erase(int dim) {
 }
 
 void Shape::insert(int dim, std::int64_t n) {
-  assert(rank < max_dims);
+  if (rank == max_dims) throw std::runtime_error("more than six dimensions");
   ++rank;
   for (int i = rank - 1; i > dim; --i) (*this)[i] = (*this)[i - 1];
   (*this)[dim] = n;

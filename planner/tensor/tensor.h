@@ -126,6 +126,7 @@ struct TensorBody {
   Tensor base;                         // of a view: the tensor it was taken of, which it keeps alive
   Node* accumulator = nullptr;         // of a leaf: not counted, cleared by the node itself
   std::int32_t parameter = -1;         // index among the trainable parameters; -1: none of them
+  std::int32_t producer = -1;          // the operator that made it, where a recorder numbers them
 };
 
 inline Tensor::Tensor(TensorBody* body) : body_(body) {

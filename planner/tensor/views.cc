@@ -1,3 +1,4 @@
+#include "base/units.h"
 #include "tensor/autocast.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
@@ -7,7 +8,13 @@ namespace {
 
 bool tracks(const Tensor& a) { return a.runtime().grad_enabled && a.requires_grad(); }
 
-int wrap(int dim, int rank) { return dim < 0 ? dim + rank : dim; }
+int wrap(int dim, int rank) {
+  const int i = dim < 0 ? dim + rank : dim;
+  if (i < 0 || i >= rank) {
+    throw ShapeError("no dimension " + std::to_string(dim) + " of " + std::to_string(rank));
+  }
+  return i;
+}
 
 /// A view with a node that remembers the shape it was taken of.
 Tensor view_node(const char* kind, const Tensor& a, const Shape& shape, const Shape& stride,
@@ -22,6 +29,7 @@ Tensor view_node(const char* kind, const Tensor& a, const Shape& shape, const Sh
     node->number = {n0, n1, n2, n3};
   }
   Tensor out = alias ? runtime.alias_of(a, shape, stride) : runtime.view_of(a, shape, stride);
+  runtime.viewed(kind, a, out);
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -62,10 +70,12 @@ Shape inferred(const char* kind, const Tensor& a, const Shape& wanted) {
   std::int64_t known = 1;
   int open = -1;
   for (int i = 0; i < shape.rank; ++i) {
-    if (shape[i] == -1) {
+    if (shape[i] == -1 && open < 0) {
       open = i;
+    } else if (shape[i] < 0) {
+      throw ShapeError(std::string(kind) + ": " + shape_text(wanted) + " is no shape");
     } else {
-      known *= shape[i];
+      known = checked_multiply(known, shape[i]);
     }
   }
   const std::int64_t count = a.count();
@@ -115,6 +125,7 @@ void expand_backward(Node& node, Gradients& in, Gradients& out) {
 /// A zero tensor of the whole shape with the gradient in its place.
 void slice_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = node.runtime->empty(node.shape, in[0].dtype());
+  if (node.runtime->watched()) node.runtime->ran("slice", {in[0]}, {out[0]});
 }
 
 void alias_backward(Node&, Gradients& in, Gradients& out) { out[0] = in[0]; }
@@ -187,6 +198,11 @@ Tensor permute(const Tensor& a, const std::vector<int>& order) {
   Shape shape;
   Shape stride;
   Shape remembered;
+  std::uint32_t seen = 0;
+  for (int dim : order) seen |= 1U << wrap(dim, a.rank());
+  if (static_cast<int>(order.size()) != a.rank() || seen != (1U << a.rank()) - 1) {
+    throw ShapeError("permute: " + shape_text(a.shape()) + " needs each dimension once");
+  }
   for (int dim : order) {
     const int i = wrap(dim, a.rank());
     shape.push_back(a.size(i));
@@ -223,6 +239,9 @@ Tensor expand(const Tensor& a, const Shape& wanted) {
   stride.rank = shape.rank;
   const int lead = shape.rank - a.rank();
   for (int i = 0; i < shape.rank; ++i) {
+    if (lead < 0 || shape[i] < -1 || (i < lead && shape[i] < 0)) {
+      throw ShapeError("expand: " + shape_text(a.shape()) + " cannot become " + shape_text(wanted));
+    }
     if (i < lead) continue;
     const std::int64_t have = a.size(i - lead);
     if (shape[i] == -1) shape[i] = have;
@@ -236,6 +255,7 @@ Tensor expand(const Tensor& a, const Shape& wanted) {
 
 Tensor slice(const Tensor& a, int dim, std::int64_t start, std::int64_t end, std::int64_t step) {
   const int i = wrap(dim, a.rank());
+  if (step < 1) throw ShapeError("slice: steps of " + std::to_string(step));
   const std::int64_t n = a.size(i);
   const auto bound = [n](std::int64_t x) {
     if (x < 0) x += n;
@@ -254,8 +274,12 @@ Tensor alias(const Tensor& a) {
   return view_node("alias", a, a.shape(), a->stride, alias_backward);
 }
 
-Tensor select(const Tensor& a, int dim, std::int64_t) {
+Tensor select(const Tensor& a, int dim, std::int64_t index) {
   const int i = wrap(dim, a.rank());
+  if (index < -a.size(i) || index >= a.size(i)) {
+    throw ShapeError("select: no place " + std::to_string(index) + " in dimension " +
+                     std::to_string(i) + " of " + shape_text(a.shape()));
+  }
   Shape shape = a.shape();
   Shape stride = a->stride;
   shape.erase(i);
@@ -276,10 +300,12 @@ std::vector<Tensor> split(const Tensor& a, const std::vector<std::int64_t>& size
   std::vector<Tensor> parts;
   std::int64_t total = 0;
   for (std::int64_t size : sizes) {
+    if (size < 0) throw ShapeError("split: a part of " + std::to_string(size));
     Shape shape = a.shape();
     shape[i] = size;
     total += size;
     parts.push_back(runtime.view_of(a, shape, a->stride));
+    runtime.viewed("split", a, parts.back());
     if (node) runtime.attach(node, parts.back());
   }
   if (total != a.size(i)) {
@@ -295,10 +321,13 @@ Tensor tile(const Tensor& a, std::int64_t times) {
   const Scoped<const char*> label(a.runtime().label.kind, "tile");
   Shape shape = a.shape();
   shape[0] *= times;
-  return a.runtime().empty(shape, a.dtype());
+  Tensor out = a.runtime().empty(shape, a.dtype());
+  if (a.runtime().watched()) a.runtime().ran("tile", {a}, {out});
+  return out;
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+  if (tensors.empty()) throw ShapeError("cat: no tensors");
   Runtime& runtime = tensors.front().runtime();
   const Scoped<const char*> label(runtime.label.kind, "cat");
   const int i = wrap(dim, tensors.front().rank());
@@ -308,8 +337,8 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   shape[i] = 0;
   bool wanted = false;
   for (const Tensor& t : tensors) {
-    for (int d = 0; d < t.rank(); ++d) {
-      if (d != i && t.size(d) != shape[d]) {
+    for (int d = 0; d < std::max(t.rank(), shape.rank); ++d) {
+      if (t.rank() != shape.rank || (d != i && t.size(d) != shape[d])) {
         throw ShapeError("cat: " + shape_text(tensors.front().shape()) + " and " +
                          shape_text(t.shape()));
       }
@@ -327,6 +356,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     node->number = {i, 0, 0, 0};
   }
   Tensor out = runtime.empty(shape, dtype);
+  if (runtime.watched()) runtime.ran("cat", tensors, {out});
   if (node) runtime.attach(node, out);
   return out;
 }

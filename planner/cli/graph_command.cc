@@ -1,0 +1,275 @@
+#include "cli/graph_command.h"
+
+#include <rapidjson/ostreamwrapper.h>
+#include <rapidjson/prettywriter.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <ostream>
+
+#include "base/format.h"
+#include "program/training.h"
+#include "spec/job_spec.h"
+#include "spec/model_spec.h"
+
+namespace shardfit::cli {
+namespace {
+
+using graph::Layer;
+using graph::LayerGroup;
+using graph::ModelGraph;
+
+constexpr std::size_t screen_width = 80;
+constexpr std::int64_t usual_sequence = 2048;
+
+/// One of `words`; the first where nothing is given.
+std::string word_of(const std::optional<spec::Node>& given, std::span<const std::string> words,
+                    const char* what, Diagnostics& faults) {
+  if (!given) return words.front();
+  if (std::find(words.begin(), words.end(), given->text) != words.end()) return given->text;
+  faults.error(given->where, std::string("unknown ") + what + " " + quoted(given->text),
+               suggest(given->text, {words.begin(), words.end()}));
+  return words.front();
+}
+
+program::TrainingJob job_of(const GraphOptions& options) {
+  Diagnostics faults;
+  program::TrainingJob job;
+  job.optimizer = "sgd";
+  const auto whole = [&](const std::optional<spec::Node>& node, const char* what,
+                         std::int64_t fallback) {
+    if (!node) return fallback;
+    return spec::as_integer(*node, what, {1, std::int64_t{1} << 40}, faults).value_or(fallback);
+  };
+  job.micro_batch = whole(options.micro_batch, "micro-batch", 1);
+  job.sequence = whole(options.sequence, "sequence", usual_sequence);
+  const std::string precision =
+      word_of(options.precision, spec::precision_names(), "precision", faults);
+  const bool mixed = precision.ends_with("-mixed");
+  job.parameters = precision == "bf16" ? DType::bf16 : DType::f32;
+  if (mixed) job.autocast = precision.starts_with("fp16") ? DType::f16 : DType::bf16;
+  static const std::vector<std::string> attentions = {"auto", "eager"};
+  if (word_of(options.attention, attentions, "attention", faults) == "eager") {
+    job.attention = "eager";
+  }
+  faults.throw_if_any();
+  return job;
+}
+
+std::string precision_text(const program::TrainingJob& job) {
+  if (!job.autocast) return std::string(dtype_name(job.parameters)) + " throughout";
+  return std::string(dtype_name(job.parameters)) + " parameters under " +
+         dtype_name(*job.autocast) + " autocast";
+}
+
+std::string flops_text(double flops) {
+  if (flops == 0) return "0";
+  std::string text = format_flops(Flops(flops));
+  const std::size_t unit = text.find("FLOP");
+  return unit == std::string::npos ? text : text.substr(0, unit);
+}
+
+struct Row {
+  std::string name;
+  std::vector<std::string> cells;
+};
+
+Row row_of(const std::string& name, const Layer& layer) {
+  return {name,
+          {format_count(layer.parameters), format_count(layer.parameter_bytes),
+           format_count(layer.saved_bytes), flops_text(layer.forward.flops),
+           format_count(layer.operators)}};
+}
+
+/// A row whose name leaves no room for its numbers on one line puts them on the next.
+void print_row(const Row& row, const std::vector<std::size_t>& widths, std::size_t name_width,
+               std::ostream& out) {
+  if (row.name.size() > name_width) {
+    out << row.name << "\n" << std::string(name_width, ' ');
+  } else {
+    out << row.name << std::string(name_width - row.name.size(), ' ');
+  }
+  for (std::size_t i = 0; i < row.cells.size(); ++i) {
+    out << std::string(widths[i] - row.cells[i].size() + 1, ' ') << row.cells[i];
+  }
+  out << "\n";
+}
+
+void print_rows(const std::vector<Row>& rows, std::ostream& out) {
+  std::vector<std::size_t> widths(rows.front().cells.size(), 0);
+  std::size_t longest = 0;
+  std::size_t numbers = 0;
+  for (const Row& row : rows) {
+    longest = std::max(longest, row.name.size());
+    for (std::size_t i = 0; i < row.cells.size(); ++i) {
+      widths[i] = std::max(widths[i], row.cells[i].size());
+    }
+  }
+  for (const std::size_t width : widths) numbers += width + 1;
+  const std::size_t room = numbers < screen_width ? screen_width - numbers : 0;
+  for (const Row& row : rows) print_row(row, widths, std::min(longest, room), out);
+}
+
+void print_table(const ModelGraph& graph, const program::Lowering& lowering,
+                 const program::TrainingJob& job, std::ostream& out) {
+  const spec::ModelSpec& model = lowering.model();
+  out << model.name << ", family " << lowering.family().name << ": "
+      << format_count(graph.total.parameters) << " parameters\n"
+      << "micro-batch " << format_count(job.micro_batch) << ", sequence "
+      << format_count(job.sequence) << ", " << precision_text(job) << "\n\n";
+  std::vector<Row> rows{
+      {"layer", {"parameters", "their bytes", "saved bytes", "flops", "operators"}}};
+  bool repeated = false;
+  for (const LayerGroup& group : graph::equal_layers(graph)) {
+    std::string name = graph::group_name(graph, group);
+    if (group.count > 1) {
+      name += " x " + std::to_string(group.count);
+      repeated = true;
+    }
+    rows.push_back(row_of(name, graph.layers[group.first]));
+  }
+  rows.push_back(row_of("total", graph.total));
+  print_rows(rows, out);
+  const auto tokens = static_cast<double>(job.micro_batch) * static_cast<double>(job.sequence);
+  out << "\n";
+  if (repeated)
+    out << "A row 'x n' is n equal layers with the numbers of one; the total has all.\n";
+  out << "Saved for backward: " << format_bytes(Bytes(graph.total.saved_bytes)) << ", about "
+      << format_count(std::llround(static_cast<double>(graph.total.activation_bytes()) / tokens))
+      << " bytes a token";
+  if (graph.total.weight_copy_bytes > 0) {
+    out << "\nand " << format_count(graph.total.weight_copy_bytes) << " bytes of weight copies";
+  }
+  out << ".\nFlops of matrix products and attention: forward "
+      << format_flops(Flops(graph.total.forward.flops)) << ", backward "
+      << format_flops(Flops(graph.total.backward.flops)) << ".\n";
+}
+
+class GraphWriter {
+ public:
+  explicit GraphWriter(std::ostream& out) : stream_(out), writer_(stream_) {
+    writer_.SetIndent(' ', 2);
+  }
+
+  void write(const ModelGraph& graph, const program::Lowering& lowering,
+             const program::TrainingJob& job) {
+    writer_.StartObject();
+    number("version", 1);
+    text("model", lowering.model().name);
+    text("family", lowering.family().name);
+    number("micro_batch", job.micro_batch);
+    number("sequence", job.sequence);
+    text("precision", precision_text(job));
+    writer_.Key("layers");
+    writer_.StartArray();
+    for (const Layer& l : graph.layers) layer(l);
+    writer_.EndArray();
+    writer_.Key("total");
+    layer(graph.total);
+    writer_.Key("operators");
+    writer_.StartArray();
+    for (const graph::Operator& op : graph.operators) one(graph, op);
+    writer_.EndArray();
+    writer_.EndObject();
+  }
+
+ private:
+  void number(const char* key, std::int64_t n) {
+    writer_.Key(key);
+    writer_.Int64(n);
+  }
+  /// A sum of whole numbers, exact up to 2^53.
+  void whole(const char* key, double n) {
+    if (n < 9007199254740992.0) return number(key, static_cast<std::int64_t>(n));
+    writer_.Key(key);
+    writer_.Double(n);
+  }
+  void text(const char* key, const std::string& s) {
+    writer_.Key(key);
+    writer_.String(s.c_str(), static_cast<rapidjson::SizeType>(s.size()));
+  }
+  void work(const graph::Work& forward, const graph::Work& backward) {
+    whole("forward_flops", forward.flops);
+    whole("forward_bytes", forward.bytes);
+    whole("backward_flops", backward.flops);
+    whole("backward_bytes", backward.bytes);
+  }
+  void layer(const Layer& l) {
+    writer_.StartObject();
+    text("name", l.name);
+    number("parameters", l.parameters);
+    number("parameter_bytes", l.parameter_bytes);
+    number("saved_bytes", l.saved_bytes);
+    number("weight_copy_bytes", l.weight_copy_bytes);
+    number("operators", l.operators);
+    work(l.forward, l.backward);
+    writer_.EndObject();
+  }
+  void one(const ModelGraph& graph, const graph::Operator& op) {
+    writer_.StartObject();
+    text("kind", op.kind);
+    text("module", graph.modules[op.module]);
+    text("layer", graph.layers[op.layer].name);
+    number("saved_bytes", op.saved_bytes);
+    work(op.forward, op.backward);
+    tensors("inputs", graph, op.inputs);
+    tensors("outputs", graph, op.outputs);
+    writer_.EndObject();
+  }
+  void tensors(const char* key, const ModelGraph& graph, const std::vector<std::uint32_t>& list) {
+    writer_.Key(key);
+    writer_.StartArray();
+    for (const std::uint32_t i : list) {
+      const graph::TensorEdge& tensor = graph.tensors[i];
+      writer_.StartObject();
+      number("tensor", i);
+      if (!tensor.name.empty()) text("parameter", tensor.name);
+      text("dtype", dtype_name(tensor.dtype));
+      writer_.Key("shape");
+      writer_.StartArray();
+      for (int d = 0; d < tensor.shape.rank; ++d) writer_.Int64(tensor.shape[d]);
+      writer_.EndArray();
+      writer_.EndObject();
+    }
+    writer_.EndArray();
+  }
+
+  rapidjson::OStreamWrapper stream_;
+  rapidjson::PrettyWriter<rapidjson::OStreamWrapper> writer_;
+};
+
+void print_dot(const ModelGraph& graph, const std::string& path, std::ostream& out) {
+  if (path == "-") return graph::write_dot(graph, out);
+  std::ofstream file(path);
+  graph::write_dot(graph, file);
+  file.flush();
+  if (!file) throw InputError(whole_file(path), "cannot be written");
+}
+
+}  // namespace
+
+int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&) {
+  if (options.kinds) {
+    print_kinds(out);
+    return 0;
+  }
+  if (options.model.empty()) {
+    throw InputError(whole_file("command line"), "no model is given",
+                     {"give a config.json or the name of a model: shardfit graph MODEL"});
+  }
+  const program::TrainingJob job = job_of(options);
+  const program::Lowering lowering(spec::read_model(options.model), "plain-pytorch",
+                                   options.implementations);
+  const ModelGraph graph = lowering.graph(job);
+  if (options.dot) print_dot(graph, *options.dot, out);
+  if (options.json) {
+    GraphWriter(out).write(graph, lowering, job);
+    out << "\n";
+  } else if (!options.dot || *options.dot != "-") {
+    print_table(graph, lowering, job, out);
+  }
+  return 0;
+}
+
+}  // namespace shardfit::cli

@@ -1,0 +1,239 @@
+#include "graph/trace.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+#include <unordered_set>
+
+#include "base/units.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::graph {
+
+using tensor::Node;
+using tensor::Tensor;
+
+namespace {
+
+std::uint32_t storage_of(const Tensor& tensor) {
+  return tensor->storage ? tensor->storage->id : no_storage;
+}
+
+std::uint64_t key_of(std::int32_t producer, std::uint32_t storage) {
+  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(producer)) << 32 | storage;
+}
+
+/// The part of a module's path that names its layer: up to the first number, or all of it.
+std::string layer_name(const std::string& path) {
+  std::size_t start = 0;
+  while (start < path.size()) {
+    const std::size_t dot = std::min(path.find('.', start), path.size());
+    const bool number =
+        dot > start &&
+        std::all_of(path.begin() + static_cast<long>(start), path.begin() + static_cast<long>(dot),
+                    [](char c) { return std::isdigit(static_cast<unsigned char>(c)); });
+    if (number) return path.substr(0, dot);
+    start = dot + 1;
+  }
+  return path;
+}
+
+std::string owner_of(const std::string& parameter) {
+  const std::size_t dot = parameter.rfind('.');
+  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+}
+
+void add(Layer& sum, const Layer& part) {
+  sum.parameters = checked_add(sum.parameters, part.parameters);
+  sum.parameter_bytes = checked_add(sum.parameter_bytes, part.parameter_bytes);
+  sum.saved_bytes = checked_add(sum.saved_bytes, part.saved_bytes);
+  sum.weight_copy_bytes = checked_add(sum.weight_copy_bytes, part.weight_copy_bytes);
+  sum.operators += part.operators;
+  sum.forward.flops += part.forward.flops;
+  sum.forward.bytes += part.forward.bytes;
+  sum.backward.flops += part.backward.flops;
+  sum.backward.bytes += part.backward.bytes;
+}
+
+bool empty(const Layer& layer) {
+  return layer.parameters == 0 && layer.operators == 0 && layer.saved_bytes == 0;
+}
+
+}  // namespace
+
+std::uint32_t Trace::output_number(const Tensor& tensor, std::int32_t producer) {
+  const auto number = static_cast<std::uint32_t>(graph_.tensors.size());
+  TensorEdge edge;
+  edge.shape = tensor.shape();
+  edge.dtype = tensor.dtype();
+  edge.storage = storage_of(tensor);
+  edge.producer = producer;
+  if (edge.storage != no_storage && producer < 0) {
+    edge.parameter = runtime_.program.storages[edge.storage].category == Category::parameter;
+  }
+  numbers_[key_of(producer, edge.storage)] = number;
+  graph_.tensors.push_back(std::move(edge));
+  return number;
+}
+
+std::uint32_t Trace::tensor_number(const Tensor& tensor) {
+  const auto it = numbers_.find(key_of(tensor->producer, storage_of(tensor)));
+  return it == numbers_.end() ? output_number(tensor, tensor->producer) : it->second;
+}
+
+std::int32_t Trace::ran(const Compute& cost, const std::vector<Tensor>& inputs,
+                        const std::vector<Tensor>& outputs) {
+  if (cost.backward || whole_) {
+    if (cost.backward && current_ >= 0) {
+      Operator& op = graph_.operators[static_cast<std::size_t>(current_)];
+      op.backward.flops += cost.flops;
+      op.backward.bytes += cost.bytes;
+    }
+    return current_;
+  }
+  const auto number = static_cast<std::int32_t>(graph_.operators.size());
+  Operator op;
+  op.kind = cost.kind;
+  op.module = cost.module;
+  op.view = cost.bytes == 0;
+  op.forward = {cost.flops, cost.bytes};
+  for (const Tensor& tensor : inputs) {
+    if (tensor) op.inputs.push_back(tensor_number(tensor));
+  }
+  for (const Tensor& tensor : outputs) {
+    op.outputs.push_back(output_number(tensor, number));
+    const std::uint32_t storage = storage_of(tensor);
+    if (storage == no_storage) continue;
+    if (maker_.size() <= storage) maker_.resize(storage + std::size_t{1}, -1);
+    if (maker_[storage] < 0 && !op.view) maker_[storage] = number;
+  }
+  graph_.operators.push_back(std::move(op));
+  return number;
+}
+
+void Trace::backward_begins(const Tensor& root) {
+  if (whole_ || !root->grad_fn) return;
+  whole_ = true;
+  std::vector<const Node*> nodes{root->grad_fn.get()};
+  std::unordered_set<const Node*> seen{nodes.front()};
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    for (const tensor::Edge& edge : nodes[i]->next) {
+      if (edge.node && seen.insert(edge.node.get()).second) nodes.push_back(edge.node.get());
+    }
+  }
+  std::sort(nodes.begin(), nodes.end(),
+            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
+  for (const Node* node : nodes) {
+    for (int i = 0; i < static_cast<int>(node->saved.size()); ++i) {
+      const Tensor saved = node->load(i);
+      if (!saved || !saved->storage) continue;
+      const StorageInfo& info = runtime_.program.storages[saved->storage->id];
+      if (info.category == Category::parameter) continue;
+      keepers_.push_back({saved->storage->id, node->operation});
+    }
+  }
+}
+
+void Trace::node_runs(const Node& node) {
+  if (node.operation >= 0) current_ = node.operation;
+}
+
+std::uint32_t Trace::layer_of(std::uint32_t module) {
+  if (layer_of_module_.size() <= module) layer_of_module_.resize(graph_.modules.size(), no_storage);
+  std::uint32_t& layer = layer_of_module_[module];
+  if (layer != no_storage) return layer;
+  const std::string name = layer_name(graph_.modules[module]);
+  const auto [it, fresh] =
+      layer_numbers_.emplace(name, static_cast<std::uint32_t>(graph_.layers.size()));
+  if (fresh) {
+    graph_.layers.emplace_back();
+    graph_.layers.back().name = name;
+  }
+  return layer = it->second;
+}
+
+/// Operators that read parameters and nothing else make copies of them, whatever the batch.
+void Trace::mark_weight_copies() {
+  copies_weights_.assign(graph_.operators.size(), false);
+  for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
+    const Operator& op = graph_.operators[i];
+    bool only = !op.inputs.empty();
+    for (const std::uint32_t input : op.inputs) {
+      const TensorEdge& tensor = graph_.tensors[input];
+      const bool copied =
+          tensor.producer >= 0 && copies_weights_[static_cast<std::size_t>(tensor.producer)];
+      only = only && (tensor.parameter || copied);
+    }
+    copies_weights_[i] = only;
+  }
+}
+
+void Trace::count_saved() {
+  mark_weight_copies();
+  struct Count {
+    std::int32_t operation;  // the first that saves it
+    bool shared = false;     // by several layers
+  };
+  std::map<std::uint32_t, Count> storages;
+  for (const Keeper& keeper : keepers_) {
+    if (keeper.operation < 0) continue;
+    const auto [it, fresh] = storages.emplace(keeper.storage, Count{keeper.operation});
+    if (fresh) continue;
+    const auto layer = [this](std::int32_t operation) {
+      return graph_.operators[static_cast<std::size_t>(operation)].layer;
+    };
+    if (layer(it->second.operation) != layer(keeper.operation)) it->second.shared = true;
+  }
+  for (const auto& [storage, count] : storages) {
+    const std::int32_t maker = storage < maker_.size() ? maker_[storage] : -1;
+    const std::int32_t keeper = count.shared && maker >= 0 ? maker : count.operation;
+    Operator& op = graph_.operators[static_cast<std::size_t>(keeper)];
+    const std::int64_t bytes = runtime_.program.storages[storage].bytes;
+    op.saved_bytes += bytes;
+    if (maker >= 0 && copies_weights_[static_cast<std::size_t>(maker)]) {
+      op.weight_copy_bytes += bytes;
+    }
+  }
+}
+
+void Trace::make_layers() {
+  for (std::uint32_t m = 0; m < graph_.modules.size(); ++m) layer_of(m);
+  for (Operator& op : graph_.operators) op.layer = layer_of(op.module);
+}
+
+ModelGraph Trace::finish(const std::vector<model::Parameter>& parameters) {
+  graph_.modules = runtime_.program.modules;
+  make_layers();
+  count_saved();
+  for (const model::Parameter& p : parameters) {
+    const auto it = layer_numbers_.find(layer_name(owner_of(p.path)));
+    Layer& layer = graph_.layers[it == layer_numbers_.end() ? 0 : it->second];
+    const std::int64_t bytes = checked_multiply(p.tensor.count(), element_size(p.tensor.dtype()));
+    layer.parameters = checked_add(layer.parameters, p.tensor.count());
+    layer.parameter_bytes = checked_add(layer.parameter_bytes, bytes);
+    const auto edge = numbers_.find(key_of(-1, storage_of(p.tensor)));
+    if (edge != numbers_.end()) graph_.tensors[edge->second].name = p.path;
+  }
+  for (const Operator& op : graph_.operators) {
+    Layer part;
+    part.saved_bytes = op.saved_bytes;
+    part.weight_copy_bytes = op.weight_copy_bytes;
+    part.operators = 1;
+    part.forward = op.forward;
+    part.backward = op.backward;
+    add(graph_.layers[op.layer], part);
+  }
+  std::vector<Layer> layers;
+  std::vector<std::uint32_t> moved(graph_.layers.size(), 0);
+  for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
+    if (empty(graph_.layers[i])) continue;
+    moved[i] = static_cast<std::uint32_t>(layers.size());
+    layers.push_back(std::move(graph_.layers[i]));
+  }
+  for (Operator& op : graph_.operators) op.layer = moved[op.layer];
+  graph_.layers = std::move(layers);
+  for (const Layer& layer : graph_.layers) add(graph_.total, layer);
+  return std::move(graph_);
+}
+
+}  // namespace shardfit::graph

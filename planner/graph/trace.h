@@ -1,0 +1,50 @@
+#pragma once
+// Draws a model's graph while one training step runs.
+
+#include <unordered_map>
+#include <vector>
+
+#include "graph/model_graph.h"
+#include "model/machine.h"
+#include "tensor/recorder.h"
+
+namespace shardfit::graph {
+
+class Trace : public tensor::OperatorRecorder {
+ public:
+  explicit Trace(const tensor::Runtime& runtime) : runtime_(runtime) {}
+
+  std::int32_t ran(const Compute& cost, const std::vector<tensor::Tensor>& inputs,
+                   const std::vector<tensor::Tensor>& outputs) override;
+  /// Reads what every node of the autograd graph saves. Only the first call of a trace counts.
+  void backward_begins(const tensor::Tensor& root) override;
+  void node_runs(const tensor::Node& node) override;
+
+  /// The graph, after the step. `parameters`: of the built model, in its order.
+  ModelGraph finish(const std::vector<model::Parameter>& parameters);
+
+ private:
+  struct Keeper {
+    std::uint32_t storage = 0;
+    std::int32_t operation = -1;
+  };
+  std::uint32_t tensor_number(const tensor::Tensor& tensor);
+  std::uint32_t output_number(const tensor::Tensor& tensor, std::int32_t producer);
+  void make_layers();
+  void count_saved();
+  void mark_weight_copies();
+  std::uint32_t layer_of(std::uint32_t module);
+
+  const tensor::Runtime& runtime_;
+  ModelGraph graph_;
+  std::int32_t current_ = -1;  // the forward operator whose backward runs
+  bool whole_ = false;         // the autograd graph has been read
+  std::vector<Keeper> keepers_;
+  std::vector<std::int32_t> maker_;  // of a storage: the operator that allocated it
+  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;  // (producer, storage) -> tensor
+  std::unordered_map<std::string, std::uint32_t> layer_numbers_;
+  std::vector<std::uint32_t> layer_of_module_;
+  std::vector<bool> copies_weights_;  // by operator: reads nothing but parameters
+};
+
+}  // namespace shardfit::graph
