@@ -1,6 +1,6 @@
 #pragma once
-// A training job lowered to the program of one rank: load, then optimizer steps, in the order of the
-// framework's own loop (model_specs/frameworks/*.yaml).
+// A training job lowered to the program of one rank: load, then optimizer steps, in the order of
+// the framework's own loop (model_specs/frameworks/*.yaml).
 
 #include <memory>
 #include <optional>
@@ -17,12 +17,15 @@ namespace shardfit::program {
 
 enum class Recompute : std::uint8_t {
   none,
-  full,                 // every block
-  every_second,         // every second block
-  save_attention,       // keep attention outputs, recompute the rest
+  full,            // every block
+  every_second,    // every second block
+  save_attention,  // keep attention outputs, recompute the rest
   save_attention_matmul,
   save_attention_matmul_half,  // every second matrix product
 };
+
+/// Most micro-batches of a step that are lowered, one by one.
+inline constexpr std::int64_t most_passes = 128;
 
 struct LoraJob {
   std::int64_t rank = 16;
@@ -33,7 +36,8 @@ struct LoraJob {
   bool dora = false;
 };
 
-/// Everything that decides the program of one rank. Plain numbers, no places: the spec room has those.
+/// Everything that decides the program of one rank. Plain numbers, no places: the spec room has
+/// those.
 struct TrainingJob {
   std::string framework = "plain-pytorch";
   std::string program = "plain-loop-1";
@@ -83,7 +87,8 @@ class Lowering {
   /// The model's graph as the first micro-batch of the job runs it, without recompute.
   graph::ModelGraph graph(const TrainingJob& job) const;
 
-  /// Parameters by path, with shapes, without a job; then the buffers that published counts include.
+  /// Parameters by path, with shapes, without a job; then the buffers that published counts
+  /// include.
   struct ParameterShape {
     std::string path;
     tensor::Shape shape;

@@ -1,6 +1,7 @@
 #include "report/report.h"
 
 #include <unistd.h>
+#include <cmath>
 
 #include <algorithm>
 #include <cstdlib>
@@ -43,7 +44,7 @@ bool is_set(const char* name) {
 int eighths(std::int64_t value, std::int64_t most, int row, int rows) {
   const double filled = most == 0 ? 0 : static_cast<double>(value) / static_cast<double>(most);
   const double part = filled * rows - row;
-  return static_cast<int>(std::clamp(part, 0.0, 1.0) * 8 + 0.5);
+  return static_cast<int>(std::lround(std::clamp(part, 0.0, 1.0) * 8));
 }
 
 template <class E>

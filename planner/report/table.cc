@@ -1,6 +1,7 @@
 // The plan as a table for people.
 
 #include <algorithm>
+#include <cmath>
 #include <ostream>
 
 #include "base/format.h"
@@ -164,7 +165,7 @@ class TableWriter {
       const std::int64_t bytes = gpu.peak.allocated_by[static_cast<std::size_t>(c)];
       if (bytes == 0) continue;
       const double share = static_cast<double>(bytes) / static_cast<double>(gpu.peak.allocated);
-      const auto bar = static_cast<std::size_t>(share * 32 + 0.5);
+      const auto bar = static_cast<std::size_t>(std::lround(share * 32));
       std::string fill;
       for (std::size_t i = 0; i < bar; ++i) fill += style_.unicode ? "\u2588" : "#";
       out_ << "    " << left(category_name(static_cast<Category>(c)), 17) << right(size(bytes), 10)

@@ -42,6 +42,7 @@ std::vector<Step> single_steps(const Option& option) {
   for (std::int64_t micro = half(rank.batch.micro); micro >= 1; micro = half(micro)) {
     if (rank.batch.micro % micro != 0) continue;
     const std::int64_t passes = rank.batch.accumulation * (rank.batch.micro / micro);
+    if (passes > program::most_passes) break;
     steps.push_back(
         {"micro-batch " + std::to_string(micro) + ", accumulation " + std::to_string(passes),
          [micro, passes](Variant& v) {

@@ -1,6 +1,7 @@
 #include "search/training_job.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/format.h"
 
@@ -45,7 +46,7 @@ class Mapping {
     }
     tensor::DeviceTraits& traits = out_.job.device;
     traits.capability_major = static_cast<int>(*capability);
-    traits.capability_minor = static_cast<int>(*capability * 10 + 0.5) % 10;
+    traits.capability_minor = static_cast<int>(std::lround(*capability * 10)) % 10;
     if (device.multiprocessors) {
       traits.multiprocessors = static_cast<int>(device.multiprocessors->value);
     } else {
@@ -75,6 +76,14 @@ class Mapping {
     }
     out_.job.micro_batch = out_.batch.micro;
     out_.job.accumulation = out_.batch.accumulation;
+    if (out_.batch.accumulation > program::most_passes) {
+      not_yet(spec_.accumulation ? spec_.accumulation->where
+                                 : (spec_.global_batch ? spec_.global_batch->where : Location{}),
+              "an accumulation of " + format_count(out_.batch.accumulation) + " passes",
+              {"expected at most " + std::to_string(program::most_passes) +
+               ": every pass of a step is lowered"});
+      out_.job.accumulation = 1;
+    }
     out_.job.sequence = spec_.sequence.value;
     const spec::Node* longest = model_.numbers.child("max_position_embeddings");
     const auto most = longest ? parse_integer(longest->text) : std::nullopt;
