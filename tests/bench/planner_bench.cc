@@ -1,5 +1,6 @@
-// Llama-3-70B, full fine-tune, load and three steps: lowering, and the memory clock with the
-// allocator, against a bare loop that touches each instruction once. Usage: planner_bench [MODEL]
+// Llama-3.1-70B (as Llama-3-70B), full fine-tune, load and three steps: lowering, and the memory
+// clock with the allocator, against a bare loop that touches each instruction once. Usage:
+// planner_bench [MODEL]
 
 #include <algorithm>
 #include <cstdio>
@@ -36,7 +37,7 @@ double best_ms(int runs, const std::function<void()>& body) {
 int main(int argc, char** argv) {
   const std::string model =
       argc > 1 ? argv[1]
-               : std::string(SHARDFIT_SOURCE_DIR) + "/model_specs/models/llama-3-70b.yaml";
+               : std::string(SHARDFIT_SOURCE_DIR) + "/model_specs/models/llama-3.1-70b.yaml";
   const double start = cpu_ms();
   const shardfit::program::Lowering lowering(shardfit::spec::read_model(model), "plain-pytorch");
   const double read = cpu_ms() - start;
