@@ -135,16 +135,6 @@ void Machine::run_construct(Module& module) {
   }
 }
 
-const Module* Machine::find(const Module& root, const std::string& path) const {
-  for (const Module& module : modules) {
-    if (module.path == path &&
-        (&module == &root || path.compare(0, root.path.size(), root.path) == 0)) {
-      return &module;
-    }
-  }
-  return nullptr;
-}
-
 void Machine::tie() {
   const auto place_of = [this](const std::string& path, const Location& where) -> Tensor* {
     const std::size_t dot = path.rfind('.');

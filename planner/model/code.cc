@@ -18,11 +18,11 @@ int index_of(const std::vector<std::string>& names, const std::string& name) {
 
 BinaryOp binary_op(const std::string& text) {
   static const std::map<std::string, BinaryOp> table = {
-      {"+", BinaryOp::add},       {"-", BinaryOp::sub},     {"*", BinaryOp::mul},
-      {"/", BinaryOp::div},       {"//", BinaryOp::floor_div}, {"%", BinaryOp::mod},
-      {"**", BinaryOp::pow},      {"==", BinaryOp::eq},     {"!=", BinaryOp::ne},
-      {"<", BinaryOp::lt},        {"<=", BinaryOp::le},     {">", BinaryOp::gt},
-      {">=", BinaryOp::ge},       {"and", BinaryOp::both},  {"or", BinaryOp::either},
+      {"+", BinaryOp::add},  {"-", BinaryOp::sub},        {"*", BinaryOp::mul},
+      {"/", BinaryOp::div},  {"//", BinaryOp::floor_div}, {"%", BinaryOp::mod},
+      {"**", BinaryOp::pow}, {"==", BinaryOp::eq},        {"!=", BinaryOp::ne},
+      {"<", BinaryOp::lt},   {"<=", BinaryOp::le},        {">", BinaryOp::gt},
+      {">=", BinaryOp::ge},  {"and", BinaryOp::both},     {"or", BinaryOp::either},
       {"in", BinaryOp::in},
   };
   return table.at(text);
@@ -74,13 +74,26 @@ class Binder {
     Code c;
     c.source = &e;
     switch (e.kind) {
-      case ExprKind::none: break;
-      case ExprKind::boolean: c.value = Value::of_bool(e.integer != 0); break;
-      case ExprKind::integer: c.value = Value::of(e.integer); break;
-      case ExprKind::real: c.value = Value::of_real(e.real); break;
-      case ExprKind::text: c.value = Value::of_text(keep(e.text)); break;
-      case ExprKind::name: bind_name(e, c); break;
-      case ExprKind::call: bind_call(e, c); break;
+      case ExprKind::none:
+        break;
+      case ExprKind::boolean:
+        c.value = Value::of_bool(e.integer != 0);
+        break;
+      case ExprKind::integer:
+        c.value = Value::of(e.integer);
+        break;
+      case ExprKind::real:
+        c.value = Value::of_real(e.real);
+        break;
+      case ExprKind::text:
+        c.value = Value::of_text(keep(e.text));
+        break;
+      case ExprKind::name:
+        bind_name(e, c);
+        break;
+      case ExprKind::call:
+        bind_call(e, c);
+        break;
       case ExprKind::binary:
         c.op = Op::binary;
         c.binary = binary_op(e.text);
@@ -91,9 +104,18 @@ class Binder {
         c.a = e.text == "not" ? 1 : 0;
         bind_children(e, c);
         break;
-      case ExprKind::choice: c.op = Op::choice; bind_children(e, c); break;
-      case ExprKind::index: c.op = Op::index; bind_children(e, c); break;
-      case ExprKind::list: c.op = Op::list; bind_children(e, c); break;
+      case ExprKind::choice:
+        c.op = Op::choice;
+        bind_children(e, c);
+        break;
+      case ExprKind::index:
+        c.op = Op::index;
+        bind_children(e, c);
+        break;
+      case ExprKind::list:
+        c.op = Op::list;
+        bind_children(e, c);
+        break;
       case ExprKind::attribute:
         c.op = Op::attribute;
         c.value = Value::of_text(keep(e.text));
@@ -195,8 +217,9 @@ class Binder {
       int place = e.names[i].empty() ? position++ : index_of(signature, e.names[i]);
       if (place < 0 || place >= static_cast<int>(signature.size())) {
         const bool named = !e.names[i].empty();
-        faults_.error(e.where, named ? "'" + e.text + "' has no argument '" + e.names[i] + "'"
-                                     : "too many arguments of '" + e.text + "'",
+        faults_.error(e.where,
+                      named ? "'" + e.text + "' has no argument '" + e.names[i] + "'"
+                            : "too many arguments of '" + e.text + "'",
                       named ? suggest(e.names[i], signature) : std::vector<std::string>{});
         place = 0;
       } else if (!given.insert(place).second) {
@@ -261,13 +284,6 @@ class Binder {
                                : std::vector<std::string>{"did you mean '" + near + "'?"});
   }
 
- public:
-  static bool is_function(const spec::ClassSpec& s) {
-    return s.takes.empty() && s.constants.empty() && s.parameters.empty() && s.buffers.empty() &&
-           s.children.empty();
-  }
-
- private:
   const Globals& globals_;
   Library* library_;
   std::deque<std::string>& texts_;
@@ -324,11 +340,6 @@ Library::Library(const spec::FamilySpec& family, const Globals& globals) : famil
 const CompiledClass* Library::find(const std::string& name) const {
   const auto it = classes_.find(name);
   return it == classes_.end() ? nullptr : it->second.get();
-}
-
-const std::string* Library::keep_text(const std::string& text) {
-  texts_.push_back(text);
-  return &texts_.back();
 }
 
 Code bind_expression(const spec::Expr& expression, const Globals& globals, Library* library,

@@ -15,8 +15,8 @@ namespace shardfit::model {
 class Machine;
 struct CompiledClass;
 
-/// A function of the language written in C++: `arguments` has one place a parameter of its signature;
-/// places not given hold none.
+/// A function of the language written in C++: `arguments` has one place a parameter of its
+/// signature; places not given hold none.
 using Builtin = Value (*)(Machine& machine, Value* arguments);
 
 struct BuiltinRow {
@@ -30,20 +30,20 @@ const std::vector<BuiltinRow>& builtin_table();
 
 enum class Op : std::uint8_t {
   constant,
-  local,        // a: slot
-  child,        // a: index
-  parameter,    // a: index among parameters, then buffers
-  own_constant, // a: index among takes, then constants
-  global,       // a: index among dimensions and job words
+  local,         // a: slot
+  child,         // a: index
+  parameter,     // a: index among parameters, then buffers
+  own_constant,  // a: index among takes, then constants
+  global,        // a: index among dimensions and job words
   call_builtin,
-  call_class,   // a plain function
-  call_value,   // first child gives a module
+  call_class,  // a plain function
+  call_value,  // first child gives a module
   binary,
   unary,
   choice,
   index,
   list,
-  attribute,    // first child gives a module; value.text the name
+  attribute,  // first child gives a module; value.text the name
 };
 
 enum class BinaryOp : std::uint8_t {
@@ -72,8 +72,8 @@ struct Code {
   Value value;
   Builtin builtin = nullptr;
   const CompiledClass* callee = nullptr;
-  std::vector<Code> children;   // arguments in the order written
-  std::vector<int> places;      // of each argument in the signature; by position: -1 - index
+  std::vector<Code> children;         // arguments in the order written
+  std::vector<int> places;            // of each argument in the signature; by position: -1 - index
   std::vector<std::string> keywords;  // of call_value: names to look up when called
   const spec::Expr* source = nullptr;
 };
@@ -87,8 +87,8 @@ struct Step {
 
 struct CompiledClass {
   const spec::ClassSpec* spec = nullptr;
-  std::vector<std::string> locals;         // inputs first
-  std::vector<Code> input_defaults;        // constant: none where required
+  std::vector<std::string> locals;   // inputs first
+  std::vector<Code> input_defaults;  // constant: none where required
   std::vector<bool> input_required;
   std::vector<Step> forward, construct;
   std::vector<Code> take_defaults;
@@ -104,12 +104,12 @@ struct CompiledClass {
 struct Module {
   const CompiledClass* type = nullptr;
   std::string path;
-  std::uint32_t label = 0;                 // index into Program::modules
-  std::vector<Value> constants;            // takes, then constants
-  std::vector<tensor::Tensor> tensors;     // parameters, then buffers; empty where absent
+  std::uint32_t label = 0;              // index into Program::modules
+  std::vector<Value> constants;         // takes, then constants
+  std::vector<tensor::Tensor> tensors;  // parameters, then buffers; empty where absent
   std::vector<Value> children;
-  const Module* replaced_by = nullptr;     // an adapter that wraps it
-  bool output_wants_gradient = false;      // a forward hook sets requires_grad on its output
+  const Module* replaced_by = nullptr;  // an adapter that wraps it
+  bool output_wants_gradient = false;   // a forward hook sets requires_grad on its output
 };
 
 /// Named numbers of a model and words of the job, in a fixed order.
@@ -128,8 +128,6 @@ class Library {
   Library(const spec::FamilySpec& family, const Globals& globals);
   const CompiledClass* find(const std::string& name) const;
   const spec::FamilySpec& family() const { return family_; }
-  /// Texts that appear in expressions, kept for the values that point to them.
-  const std::string* keep_text(const std::string& text);
 
  private:
   friend class Binder;

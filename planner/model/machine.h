@@ -96,8 +96,6 @@ class Machine {
   /// Runs statements; true when one returned (then `result` is set).
   bool run(const std::vector<Step>& steps, const Module* self, Value* locals, Value& result);
 
-  const Module* find(const Module& root, const std::string& path) const;
-
   tensor::Runtime& runtime;
   Library& library;
   Globals& globals;
