@@ -52,7 +52,8 @@ bool repeat_step(Program& program, StepRange step, int number) {
   program.instructions.reserve(2 * end - step.first_instruction);
   for (std::size_t i = step.first_instruction; i < end; ++i) {
     Instruction copy = program.instructions[i];
-    if (copy.action == Action::allocate || copy.action == Action::release) {
+    if (copy.action == Action::allocate || copy.action == Action::release ||
+        copy.action == Action::record_stream) {
       if (kept[copy.id]) continue;
       copy.id = renamed[copy.id];
     } else if (copy.action == Action::phase) {

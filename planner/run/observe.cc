@@ -23,6 +23,8 @@ std::vector<BlockHandle> replay(const Program& program, CachingAllocator& alloca
     } else if (instruction.action == Action::release) {
       allocator.free(handles[instruction.id]);
       handles[instruction.id] = no_block;
+    } else if (instruction.action == Action::record_stream) {
+      allocator.record_stream(handles[instruction.id], instruction.stream);
     } else if (instruction.action == Action::empty_cache) {
       allocator.empty_cache();
     }

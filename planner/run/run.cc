@@ -20,11 +20,27 @@ class Clock {
         case Action::allocate:
           if (!allocate(i, instruction)) return std::move(result_);
           break;
-        case Action::release: release(instruction.id); break;
-        case Action::phase: end_phase(instruction.id); break;
-        case Action::empty_cache: allocator_.empty_cache(); break;
-        case Action::reset_peaks: reset_peaks(); break;
-        case Action::compute: break;
+        case Action::release:
+          release(instruction.id);
+          break;
+        case Action::phase:
+          end_phase(instruction.id);
+          break;
+        case Action::empty_cache:
+          allocator_.empty_cache();
+          break;
+        case Action::reset_peaks:
+          reset_peaks();
+          break;
+        case Action::record_stream:
+          allocator_.record_stream(handles_[instruction.id], instruction.stream);
+          break;
+        case Action::compute:
+        case Action::collective:
+        case Action::record_event:
+        case Action::wait_event:
+        case Action::host_wait:
+          break;
       }
     }
     result_.retries = allocator_.stats().retries;

@@ -37,7 +37,8 @@ Tensor cast_full(const Tensor& tensor) {
 }
 
 DType full_dtype(const Tensor& tensor, DType dtype) {
-  if (!tensor.runtime().autocast.enabled || !is_floating(dtype) || dtype == DType::f64) return dtype;
+  if (!tensor.runtime().autocast.enabled || !is_floating(dtype) || dtype == DType::f64)
+    return dtype;
   return DType::f32;
 }
 

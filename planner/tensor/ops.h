@@ -130,9 +130,9 @@ Tensor grouped_mm(const Tensor& x, const Tensor& weight, const Tensor& offsets);
 
 // ---- norms, softmax
 Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias);
-/// torch.nn.functional.rms_norm where input and weight have one dtype: one kernel that saves its input
-/// and 1 / rms of each row in fp32 (native_functions.yaml and derivatives.yaml, _fused_rms_norm;
-/// cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda).
+/// torch.nn.functional.rms_norm where input and weight have one dtype: one kernel that saves its
+/// input and 1 / rms of each row in fp32 (native_functions.yaml and derivatives.yaml,
+/// _fused_rms_norm; cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda).
 Tensor rms_norm(const Tensor& x, const Tensor& weight);
 /// dtype: of the result (softmax(..., dtype=...)).
 Tensor softmax(const Tensor& a, int dim, DType dtype);

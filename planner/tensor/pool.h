@@ -1,5 +1,6 @@
 #pragma once
-// A free list of equal objects: the engine creates and drops a hundred thousand tensors and nodes a step.
+// A free list of equal objects: the engine creates and drops a hundred thousand tensors and nodes a
+// step.
 
 #include <memory>
 #include <vector>

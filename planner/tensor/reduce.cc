@@ -249,7 +249,8 @@ Tensor sum_all(const Tensor& a) {
   const DType dtype = is_floating(a.dtype()) ? full_dtype(a, a.dtype()) : DType::i64;
   NodeRef node = reduction_node("sum", a, sum_all_backward, 0, 0);
   if (!is_floating(a.dtype()) && a.dtype() != dtype) {
-    // Truths and small integers are made int64 behind the result (ReduceOpsUtils.h, make_reduction).
+    // Truths and small integers are made int64 behind the result (ReduceOpsUtils.h,
+    // make_reduction).
     Tensor total = a.runtime().empty({}, dtype);
     const Tensor wide = to(a, dtype);
     const auto [buffer, semaphores] = reduce_scratch(wide, all_dims(wide), dtype);

@@ -1,5 +1,6 @@
 #include "tensor/runtime.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "base/units.h"
@@ -18,11 +19,12 @@ Storage* Runtime::new_storage(std::int64_t bytes) {
   storage->id = static_cast<std::uint32_t>(program.storages.size());
   StorageInfo info;
   info.bytes = bytes;
+  info.stream = current_stream;
   info.backward = label.backward;
   info.kind = label.kind;
   info.module = label.module;
   program.storages.push_back(info);
-  program.instructions.push_back({Action::allocate, 0, storage->id});
+  program.instructions.push_back({Action::allocate, current_stream, storage->id});
   return storage;
 }
 
@@ -118,7 +120,8 @@ void Runtime::attach(const NodeRef& node, const Tensor& output) {
   output->output = static_cast<std::uint32_t>(node->inputs.size());
   node->inputs.push_back({output.shape(), output.dtype()});
   if (!recorder) return;
-  if (output->producer < 0) ran(node->kind, {}, {output});  // an operator that does not say so itself
+  if (output->producer < 0)
+    ran(node->kind, {}, {output});  // an operator that does not say so itself
   if (node->operation < 0) node->operation = output->producer;
 }
 
@@ -132,6 +135,58 @@ void Runtime::use_blas() {
 
 void Runtime::release_blas_workspaces() {
   for (Tensor& workspace : blas_workspace_) workspace.reset();
+}
+
+std::uint8_t Runtime::stream(const std::string& name) {
+  const auto found = std::find(program.streams.begin(), program.streams.end(), name);
+  if (found != program.streams.end()) {
+    return static_cast<std::uint8_t>(found - program.streams.begin());
+  }
+  assert(program.streams.size() < 256);
+  program.streams.push_back(name);
+  return static_cast<std::uint8_t>(program.streams.size() - 1);
+}
+
+void Runtime::record_event(std::uint32_t event, std::uint8_t on) {
+  program.instructions.push_back({Action::record_event, on, event});
+}
+
+void Runtime::wait_event(std::uint32_t event, std::uint8_t on) {
+  program.instructions.push_back({Action::wait_event, on, event});
+}
+
+void Runtime::host_wait(std::uint32_t event) {
+  program.instructions.push_back({Action::host_wait, 0, event});
+}
+
+void Runtime::record_stream(const Tensor& tensor, std::uint8_t on) {
+  if (!tensor || !tensor->storage) return;
+  program.instructions.push_back({Action::record_stream, on, tensor->storage->id});
+}
+
+std::uint32_t Runtime::group(const std::vector<std::int32_t>& ranks) {
+  const auto found = std::find(program.groups.begin(), program.groups.end(), ranks);
+  if (found != program.groups.end()) {
+    return static_cast<std::uint32_t>(found - program.groups.begin());
+  }
+  program.groups.push_back(ranks);
+  return static_cast<std::uint32_t>(program.groups.size() - 1);
+}
+
+std::uint32_t Runtime::exchange(Collective collective, std::uint8_t on) {
+  if (on != current_stream) {
+    const std::uint32_t ready = make_event();
+    record_event(ready, current_stream);
+    wait_event(ready, on);
+  }
+  collective.module = label.module;
+  collective.backward = label.backward;
+  program.instructions.push_back(
+      {Action::collective, on, static_cast<std::uint32_t>(program.collectives.size())});
+  program.collectives.push_back(collective);
+  const std::uint32_t done = make_event();
+  record_event(done, on);
+  return done;
 }
 
 void Runtime::mark(const std::string& phase, int step, bool live) {
@@ -181,7 +236,7 @@ void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
   cost.dtype = typed.dtype();
   if (record_computes) {
     program.instructions.push_back(
-        {Action::compute, 0, static_cast<std::uint32_t>(program.computes.size())});
+        {Action::compute, current_stream, static_cast<std::uint32_t>(program.computes.size())});
     program.computes.push_back(cost);
   }
   if (!recorder) return;
@@ -200,7 +255,10 @@ void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output
 }
 
 void Runtime::drop(Storage* storage) {
-  if (!closing_) program.instructions.push_back({Action::release, 0, storage->id});
+  if (!closing_) {
+    program.instructions.push_back(
+        {Action::release, program.storages[storage->id].stream, storage->id});
+  }
   storages_.give(storage);
 }
 

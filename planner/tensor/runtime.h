@@ -76,8 +76,9 @@ class Runtime {
   Tensor empty(const Shape& shape, DType dtype);
   /// A tensor of given strides (dense) with a storage of its own.
   Tensor empty_strided(const Shape& shape, const Shape& stride, DType dtype);
-  /// A view: it shares `base`'s storage and keeps the tensor itself alive, as PyTorch's views do even
-  /// in backward, where it forbids adding gradients in place (variable.h, DifferentiableViewMeta).
+  /// A view: it shares `base`'s storage and keeps the tensor itself alive, as PyTorch's views do
+  /// even in backward, where it forbids adding gradients in place (variable.h,
+  /// DifferentiableViewMeta).
   Tensor view_of(const Tensor& base, const Shape& shape, const Shape& stride);
   /// A tensor that shares `base`'s storage and nothing else (detach, _unsafe_view).
   Tensor alias_of(const Tensor& base, const Shape& shape, const Shape& stride);
@@ -99,15 +100,32 @@ class Runtime {
   void use_blas();
   void release_blas_workspaces();
 
+  /// The stream of that name, made when it is first asked for.
+  std::uint8_t stream(const std::string& name);
+  /// An event, not yet recorded.
+  std::uint32_t make_event() { return program.events++; }
+  void record_event(std::uint32_t event, std::uint8_t on);
+  void wait_event(std::uint32_t event, std::uint8_t on);
+  void host_wait(std::uint32_t event);
+  /// `tensor` is used on `on` as well: its block, once freed, waits for that stream
+  /// (Tensor.record_stream).
+  void record_stream(const Tensor& tensor, std::uint8_t on);
+  /// The communicator of these ranks, made when it is first asked for.
+  std::uint32_t group(const std::vector<std::int32_t>& ranks);
+  /// Queues an exchange on stream `on`, behind what the current stream has queued, and gives the
+  /// event of its end; wait_event of it is Work.wait() (pytorch torch/csrc/distributed/c10d/
+  /// ProcessGroupNCCL.cpp, collective). Module and direction are the label's.
+  std::uint32_t exchange(Collective collective, std::uint8_t on);
+
   void mark(const std::string& phase, int step, bool live);
   void set_category(const Tensor& tensor, Category category);
   StorageInfo& info(const Tensor& tensor);
   std::uint32_t module_id(const std::string& path);
   /// Somebody wants to know what runs; where nobody does, nothing is gathered for it.
   bool watched() const { return record_computes || recorder; }
-  /// An operator ran on the device. `cost` gives flops and the shape of a product; bytes are those of
-  /// the tensors, each element read or written once, where it gives none. Module and direction are the
-  /// label's. Becomes an instruction where computes are recorded.
+  /// An operator ran on the device. `cost` gives flops and the shape of a product; bytes are those
+  /// of the tensors, each element read or written once, where it gives none. Module and direction
+  /// are the label's. Becomes an instruction where computes are recorded.
   void ran(const char* kind, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
            Compute cost = {});
   /// A view was taken, which launches nothing.
@@ -124,6 +142,7 @@ class Runtime {
   Autocast autocast;
   bool grad_enabled = true;
   bool autograd_thread = false;
+  std::uint8_t current_stream = 0;  // storages come from its pool, operators run on it
   bool record_computes = false;
   int backward_depth = 0;
   std::uint64_t next_sequence = 0;

@@ -1,6 +1,7 @@
 #pragma once
-// Tensors without values: sizes, strides, dtype and a reference to a storage, with PyTorch's rules for
-// who keeps what alive. A storage is freed (an instruction of the program) when its last tensor goes.
+// Tensors without values: sizes, strides, dtype and a reference to a storage, with PyTorch's rules
+// for who keeps what alive. A storage is freed (an instruction of the program) when its last tensor
+// goes.
 
 #include <array>
 #include <cstdint>
@@ -121,12 +122,12 @@ struct TensorBody {
   Storage* storage = nullptr;
   Runtime* runtime = nullptr;
   NodeRef grad_fn;
-  std::uint32_t output = 0;            // which output of grad_fn
-  Tensor grad;                         // of a leaf
-  Tensor base;                         // of a view: the tensor it was taken of, which it keeps alive
-  Node* accumulator = nullptr;         // of a leaf: not counted, cleared by the node itself
-  std::int32_t parameter = -1;         // index among the trainable parameters; -1: none of them
-  std::int32_t producer = -1;          // the operator that made it, where a recorder numbers them
+  std::uint32_t output = 0;     // which output of grad_fn
+  Tensor grad;                  // of a leaf
+  Tensor base;                  // of a view: the tensor it was taken of, which it keeps alive
+  Node* accumulator = nullptr;  // of a leaf: not counted, cleared by the node itself
+  std::int32_t parameter = -1;  // index among the trainable parameters; -1: none of them
+  std::int32_t producer = -1;   // the operator that made it, where a recorder numbers them
 };
 
 inline Tensor::Tensor(TensorBody* body) : body_(body) {
