@@ -17,6 +17,7 @@ Storage* Runtime::new_storage(std::int64_t bytes) {
   Storage* storage = storages_.take();
   storage->runtime = this;
   storage->id = static_cast<std::uint32_t>(program.storages.size());
+  storage->stream = current_stream;
   StorageInfo info;
   info.bytes = bytes;
   info.stream = current_stream;
@@ -256,8 +257,7 @@ void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output
 
 void Runtime::drop(Storage* storage) {
   if (!closing_) {
-    program.instructions.push_back(
-        {Action::release, program.storages[storage->id].stream, storage->id});
+    program.instructions.push_back({Action::release, storage->stream, storage->id});
   }
   storages_.give(storage);
 }

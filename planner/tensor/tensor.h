@@ -38,6 +38,7 @@ struct Shape {
 struct Storage {
   std::uint32_t references = 0;
   std::uint32_t id = 0;
+  std::uint8_t stream = 0;
   Runtime* runtime = nullptr;
 };
 
