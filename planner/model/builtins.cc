@@ -223,8 +223,12 @@ Value attention(Machine& m, Value* a) {
 }
 Value empty(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "empty");
-  return Value::of(m.runtime.empty(sizes_of(a[0], "a shape"),
-                                   a[1].is_none() ? m.parameter_dtype : dtype_of(a[1])));
+  Tensor made = m.runtime.empty(sizes_of(a[0], "a shape"),
+                                a[1].is_none() ? m.parameter_dtype : dtype_of(a[1]));
+  // Whatever fills it writes it once.
+  m.runtime.launched("fill", made.dtype(),
+                     static_cast<double>(made.count() * element_size(made.dtype())));
+  return Value::of(std::move(made));
 }
 Value scratch(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "scratch");

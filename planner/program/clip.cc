@@ -23,6 +23,7 @@ std::vector<Tensor> foreach_norm(const std::vector<Tensor>& group) {
   const Tensor partial = runtime.empty(Shape{n * most}, DType::f32);
   std::vector<Tensor> norms;
   for (const Tensor& p : group) norms.push_back(runtime.empty({}, p->grad.dtype()));
+  foreach_ran("foreach_norm", group, 1, 1);
   return norms;
 }
 
@@ -55,10 +56,19 @@ Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
   const auto n = static_cast<std::int64_t>(norms.size());
   Tensor stacked = runtime.empty(Shape{n}, dtype);
   Tensor total = runtime.empty({}, dtype);
+  runtime.launched("stack", dtype, 8.0 * static_cast<double>(n));
+  runtime.launched("norm", dtype, 4.0 * static_cast<double>(n));
   stacked.reset();
   norms.clear();
   const Tensor coefficient = coefficient_of(total);
   const Tensor clamped = tensor::mul_scalar(coefficient);
+  for (const auto& group : dtype_groups(parameters)) {
+    if (foreach) {
+      foreach_ran("foreach_mul", group, 1, 2);
+    } else {
+      each_ran("mul", group, 1, 2);
+    }
+  }
   return total;
 }
 

@@ -44,7 +44,17 @@ std::unique_ptr<Optimizer> make_adafactor(Implementation implementation);
 tensor::Tensor state_like(const tensor::Tensor& like);
 tensor::Tensor state_of(tensor::Runtime& runtime, const tensor::Shape& shape, DType dtype);
 /// Parameters that have a gradient, in groups of one dtype, in torch's order.
-std::vector<std::vector<tensor::Tensor>> dtype_groups(const std::vector<tensor::Tensor>& parameters);
+std::vector<std::vector<tensor::Tensor>> dtype_groups(
+    const std::vector<tensor::Tensor>& parameters);
+/// A foreach operator ran over lists of which `list` is one: `depth` lists, `passes` elements read
+/// or written for each of the list's. The kernel's arguments bound what one launch can take
+/// (aten/src/ATen/native/cuda/MultiTensorApply.cuh).
+void foreach_ran(const char* kind, const std::vector<tensor::Tensor>& list, int depth,
+                 double passes);
+/// Operators on single tensors that allocate nothing: so many, of so many passes in all, for each
+/// tensor of the list that has a gradient.
+void each_ran(const char* kind, const std::vector<tensor::Tensor>& list, int operators,
+              double passes);
 /// One tensor like each of the list: a foreach operator's result.
 std::vector<tensor::Tensor> list_like(const std::vector<tensor::Tensor>& list, const char* kind);
 

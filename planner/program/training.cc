@@ -117,6 +117,8 @@ class Trainer : public model::Host {
     } else if (name == "zero_grad") {
       if (job_.zero_to_none) {
         for (const Tensor& p : trainable_) p->grad.reset();
+      } else {
+        for (const auto& group : dtype_groups(trainable_)) foreach_ran("foreach_zero", group, 1, 1);
       }
     } else if (name == "autocast") {
       return Value::of_bool(true);  // what `with: autocast()` is given

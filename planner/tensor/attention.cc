@@ -79,6 +79,8 @@ Tensor pad_last(const Tensor& a, std::int64_t multiple) {
     node->shape = a.shape();
   }
   Tensor out = runtime.empty(shape, a.dtype());
+  runtime.launched("pad", a.dtype(),
+                   2.0 * static_cast<double>(out.count() * element_size(a.dtype())));
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -136,6 +138,9 @@ void flash_backward(Node& node, Gradients& in, Gradients& out) {
   if (k.size(1) != h) {
     const Tensor dk = runtime.empty(Shape{b, k.size(2), h, d}, q.dtype());
     const Tensor dv = runtime.empty(Shape{b, k.size(2), h, d}, q.dtype());
+    const auto element = static_cast<double>(element_size(q.dtype()));
+    runtime.launched("sum", q.dtype(), 2 * element * static_cast<double>(dk.count() + k.count()),
+                     2);
   }
   AttentionArguments shape;
   shape.query = q;

@@ -10,6 +10,15 @@ namespace {
 
 bool tracks(const Tensor& a) { return a.runtime().grad_enabled && a.requires_grad(); }
 
+double bytes_of(const Tensor& a) {
+  return a && !a->on_host ? static_cast<double>(a.count() * element_size(a.dtype())) : 0;
+}
+
+/// a is read and written, b read.
+void in_place_ran(const char* kind, const Tensor& a, const Tensor& b = {}) {
+  a.runtime().launched(kind, a.dtype(), 2 * bytes_of(a) + bytes_of(b));
+}
+
 /// A node over operands of which one at least wants a gradient; empty otherwise.
 NodeRef node_for(const char* kind, Backward backward, std::initializer_list<Tensor> operands) {
   Runtime& runtime = operands.begin()->runtime();
@@ -222,6 +231,7 @@ Tensor div_in_place(const Tensor& a, const Tensor& b) {
     }
   }
   Tensor out = runtime.alias_of(a, a.shape(), a->stride);
+  in_place_ran("div", a, b);
   if (node) runtime.attach(node, out);
   return out;
 }
@@ -241,9 +251,11 @@ Tensor div_scalar(const Tensor& a) {
 }
 
 void add_in_place(const Tensor& a, const Tensor& b) {
+  in_place_ran("add", a, b);
   if (NodeRef node = node_for("add", add_backward, {a, b})) a.runtime().attach(node, a);
 }
 void div_in_place(const Tensor& a) {
+  in_place_ran("div", a);
   if (NodeRef node = node_for("div", div_scalar_backward, {a})) a.runtime().attach(node, a);
 }
 

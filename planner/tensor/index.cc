@@ -70,6 +70,8 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
     const Tensor range = runtime.empty(Shape{n}, DType::i64);
     runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
   }
+  // Indices and places pass through the sort's eight digits of a byte, segments through scans.
+  runtime.launched("sort", DType::i64, 8.0 * 2 * 2 * 8 * static_cast<double>(n), 16);
   out[0] = sum_segments(runtime, gradient, n, node.shape);
   if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out[0]});
 }
@@ -96,6 +98,9 @@ void index_backward(Node& node, Gradients& in, Gradients& out) {
 /// Zeros of x's shape to which the gradient is added (FunctionsManual.cpp, gather_backward).
 void gather_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = node.runtime->empty(node.shape, in[0].dtype());
+  const double element = static_cast<double>(element_size(in[0].dtype()));
+  node.runtime->launched("gather", in[0].dtype(),
+                         element * static_cast<double>(out[0].count() + 3 * in[0].count()), 2);
 }
 
 /// Zeros of the whole shape; the gradient is added at its sorted places (cuda/Indexing.cu,

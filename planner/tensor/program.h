@@ -99,7 +99,7 @@ struct Compute {
   double flops = 0;
   double bytes = 0;                  // read and written
   std::int64_t m = 0, n = 0, k = 0;  // matrix products: shape; batch in `groups`
-  std::int64_t groups = 1;
+  std::int64_t groups = 1;           // of other operators: launches
 };
 
 /// The end of a phase: peaks since the previous mark belong to `name` ("forward", "backward", ...).

@@ -258,6 +258,7 @@ Tensor sum_all(const Tensor& a) {
       const Tensor first = a.runtime().scratch(buffer);
       const Tensor second = a.runtime().scratch(semaphores);
     }
+    a.runtime().launched("sum", dtype, 8.0 * static_cast<double>(a.count()));
     return total;
   }
   Tensor out = reduce("sum", a, all_dims(a), false, dtype);

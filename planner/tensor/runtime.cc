@@ -245,6 +245,20 @@ void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
   for (const Tensor& tensor : outputs) tensor->producer = number;
 }
 
+void Runtime::launched(const char* kind, DType dtype, double bytes, std::int64_t launches) {
+  if (!record_computes) return;
+  Compute cost;
+  cost.kind = kind;
+  cost.module = label.module;
+  cost.backward = label.backward;
+  cost.dtype = dtype;
+  cost.bytes = bytes;
+  cost.groups = launches;
+  program.instructions.push_back(
+      {Action::compute, current_stream, static_cast<std::uint32_t>(program.computes.size())});
+  program.computes.push_back(cost);
+}
+
 void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output) {
   if (!recorder) return;
   Compute cost;

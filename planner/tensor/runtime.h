@@ -128,6 +128,9 @@ class Runtime {
   /// are the label's. Becomes an instruction where computes are recorded.
   void ran(const char* kind, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
            Compute cost = {});
+  /// Kernels ran that the model's graph does not show (optimizers, fills, scratch work): for the
+  /// time clock alone, in `launches` launches of one operator.
+  void launched(const char* kind, DType dtype, double bytes, std::int64_t launches = 1);
   /// A view was taken, which launches nothing.
   void viewed(const char* kind, const Tensor& input, const Tensor& output);
 

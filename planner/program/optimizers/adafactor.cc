@@ -82,6 +82,8 @@ class Adafactor : public Optimizer {
       names.estimate = tensor::elementwise_output("clone", {s.variance}, s.variance.dtype());
     }
     names.update = names.estimate;
+    // lerps of the factors, the division, clamp, root, product with the gradient, the update
+    each_ran("adafactor", {p}, 8, 16);
     norm(names.update);
   }
 
@@ -105,6 +107,8 @@ class Adafactor : public Optimizer {
       estimates = list_like(list, "clone");
     }
     names.updates = std::move(estimates);
+    // lerps of the factors, divisions, clamp, root, product with the gradients, the update
+    foreach_ran("foreach_adafactor", list, 2, 16);
     for (const Tensor& t : names.updates) norm(t);
   }
 

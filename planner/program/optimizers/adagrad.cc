@@ -10,7 +10,8 @@ namespace {
 
 using tensor::Tensor;
 
-/// One running sum a parameter; a foreach step takes its square root, and Adagrad scales the gradients.
+/// One running sum a parameter; a foreach step takes its square root, and Adagrad scales the
+/// gradients.
 class RootOptimizer : public Optimizer {
  public:
   RootOptimizer(Implementation implementation, bool adagrad)
@@ -25,13 +26,20 @@ class RootOptimizer : public Optimizer {
     for (const Tensor& p : parameters) {
       if (p->grad && !sums_[p.get()]) sums_[p.get()] = state_like(p);
     }
-    if (implementation_ == Implementation::fused) return;
+    if (implementation_ == Implementation::fused) {
+      for (const auto& group : dtype_groups(parameters)) foreach_ran("fused_adagrad", group, 3, 5);
+      return;
+    }
     if (implementation_ == Implementation::for_loop) return one_by_one(parameters);
     std::vector<Tensor> roots;
     std::vector<Tensor> numerators;
     for (const auto& group : dtype_groups(parameters)) {
+      if (!adagrad_) foreach_ran("foreach_mul", group, 1, 2);
+      foreach_ran("foreach_addcmul", group, 3, 3);
       roots = list_like(group, "foreach_sqrt");
+      foreach_ran("foreach_add", group, 1, 2);
       if (adagrad_) numerators = list_like(group, "foreach_mul");
+      foreach_ran("foreach_addcdiv", group, 3, 4);
     }
   }
 
@@ -39,7 +47,9 @@ class RootOptimizer : public Optimizer {
   void one_by_one(const std::vector<Tensor>& parameters) {
     Tensor root;
     for (const Tensor& p : parameters) {
-      if (p->grad) root = tensor::elementwise_output("sqrt", {p}, p.dtype());
+      if (!p->grad) continue;
+      each_ran("adagrad", {p}, adagrad_ ? 3 : 4, adagrad_ ? 9 : 11);
+      root = tensor::elementwise_output("sqrt", {p}, p.dtype());
     }
   }
 

@@ -17,11 +17,30 @@ class Adam : public Optimizer {
 
   void step(const std::vector<Tensor>& parameters) override {
     make_states(parameters);
-    if (implementation_ == Implementation::fused) return;
+    const double states = amsgrad_ ? 3 : 2;
+    if (implementation_ == Implementation::fused) {
+      // Parameter, gradient and states are read, all but the gradient written (FusedAdamKernel.cu).
+      for (const auto& group : dtype_groups(parameters)) {
+        foreach_ran("fused_adamw", group, amsgrad_ ? 5 : 4, 3 + 2 * states);
+      }
+      return;
+    }
     if (implementation_ == Implementation::for_loop) return one_by_one(parameters);
     // The square roots of a group stay alive until the next group's are made.
     std::vector<Tensor> roots;
-    for (const auto& group : dtype_groups(parameters)) roots = list_like(group, "foreach_sqrt");
+    for (const auto& group : dtype_groups(parameters)) {
+      // _multi_tensor_adam: decay, lerp, mul, addcmul (and a maximum); behind the root a division,
+      // eps, and the update.
+      foreach_ran("foreach_mul", group, 1, 2);
+      foreach_ran("foreach_lerp", group, 2, 3);
+      foreach_ran("foreach_mul", group, 1, 2);
+      foreach_ran("foreach_addcmul", group, 3, 3);
+      if (amsgrad_) foreach_ran("foreach_maximum", group, 2, 3);
+      roots = list_like(group, "foreach_sqrt");
+      foreach_ran("foreach_div", group, 1, 2);
+      foreach_ran("foreach_add", group, 1, 2);
+      foreach_ran("foreach_addcdiv", group, 3, 4);
+    }
     // The name is dropped last element first.
     while (!roots.empty()) roots.pop_back();
   }
@@ -52,6 +71,7 @@ class Adam : public Optimizer {
     Tensor denominator;
     for (const Tensor& p : parameters) {
       if (!p->grad) continue;
+      each_ran("adamw", {p}, amsgrad_ ? 7 : 6, amsgrad_ ? 19 : 16);  // what allocates nothing
       const Tensor root = tensor::elementwise_output("sqrt", {p}, p.dtype());
       denominator = tensor::elementwise_output("div", {p}, p.dtype());
     }

@@ -38,8 +38,39 @@ std::unique_ptr<Optimizer> make_optimizer(const std::string& name, Implementatio
   return nullptr;
 }
 
+void foreach_ran(const char* kind, const std::vector<Tensor>& list, int depth, double passes) {
+  if (list.empty() || !list.front().runtime().record_computes) return;
+  constexpr std::int64_t chunk = 65536;
+  constexpr std::int64_t most_blocks = 320;
+  constexpr std::int64_t most_tensors[] = {110, 64, 48, 36, 30};
+  std::int64_t blocks = 0;
+  double elements = 0;
+  for (const Tensor& t : list) {
+    blocks += (t.count() + chunk - 1) / chunk;
+    elements += static_cast<double>(t.count());
+  }
+  const auto size = static_cast<std::int64_t>(list.size());
+  const std::int64_t tensors = most_tensors[std::clamp(depth, 1, 5) - 1];
+  const std::int64_t launches = std::max(
+      {std::int64_t{1}, (blocks + most_blocks - 1) / most_blocks, (size + tensors - 1) / tensors});
+  const DType dtype = list.front().dtype();
+  list.front().runtime().launched(
+      kind, dtype, passes * elements * static_cast<double>(element_size(dtype)), launches);
+}
+
+void each_ran(const char* kind, const std::vector<Tensor>& list, int operators, double passes) {
+  for (const Tensor& t : list) {
+    if (!t->grad) continue;
+    const double bytes = static_cast<double>(t.count() * element_size(t.dtype()));
+    for (int i = 0; i < operators; ++i) {
+      t.runtime().launched(kind, t.dtype(), passes / operators * bytes);
+    }
+  }
+}
+
+/// Made in the first step only: the clock's steps are later ones.
 Tensor state_like(const Tensor& like) {
-  Tensor state = tensor::elementwise_output("optimizer_state", {like}, like.dtype());
+  Tensor state = tensor::elementwise_empty("optimizer_state", {like}, like.dtype());
   like.runtime().set_category(state, Category::optimizer_state);
   return state;
 }
@@ -68,7 +99,8 @@ std::vector<std::vector<Tensor>> dtype_groups(const std::vector<Tensor>& paramet
 std::vector<Tensor> list_like(const std::vector<Tensor>& list, const char* kind) {
   std::vector<Tensor> out;
   out.reserve(list.size());
-  for (const Tensor& t : list) out.push_back(tensor::elementwise_output(kind, {t}, t.dtype()));
+  for (const Tensor& t : list) out.push_back(tensor::elementwise_empty(kind, {t}, t.dtype()));
+  foreach_ran(kind, list, 2, 2);
   return out;
 }
 
