@@ -44,16 +44,17 @@ install_missing() {
   fi
 }
 
-# build PRESET TARGET: configures where the presets are new, then builds what changed; one build at a time.
+# build PRESET TARGET...: configures where the presets are new, then builds what changed; one build at a time.
 build() {
-  local preset=$1 target=$2 folder=build/$1
+  local preset=$1 folder=build/$1
+  shift
   mkdir -p "$folder"
   local log=$folder/build.log
   exec 9>"$folder/.lock"
   flock 9
   [[ -f $folder/build.ninja ]] || say "building into $folder; the first time takes some minutes"
   if ! { { [[ $folder/build.ninja -nt CMakePresets.json ]] || cmake --preset "$preset"; } &&
-         cmake --build "$folder" --target "$target" -- -k 0; } >"$log" 2>&1; then
+         cmake --build "$folder" --target "$@" -- -k 0; } >"$log" 2>&1; then
     grep -E -A 8 'error:|Error|FAILED' "$log" | head -n 80 >&2
     say "the build failed (all of it: $log)"
     return 1

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "base/diagnostic.h"
+#include "cli/calibrate_command.h"
 #include "cli/command_line.h"
 #include "cli/graph_command.h"
 #include "cli/partition_command.h"
@@ -238,6 +239,8 @@ void add_commands(CLI::App& app, Request& request) {
   add_graph(app, request);
   add_replay(app, request);
   add_partition(app, request);
+  // Its words are read by the program it hands over to (run(), below).
+  app.add_subcommand("calibrate", "Ask the real card: measure, confirm, smoke-test");
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {
@@ -342,7 +345,11 @@ int run_example(std::ostream& out, std::ostream& err) {
 
 int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   try {
-    return arguments.empty() ? run_example(out, err) : dispatch(arguments, out, err);
+    if (arguments.empty()) return run_example(out, err);
+    if (arguments.front() == "calibrate") {
+      return calibrate_command({arguments.begin() + 1, arguments.end()}, out, err);
+    }
+    return dispatch(arguments, out, err);
   } catch (const InputError& error) {
     err << error.what();
     return bad_input;

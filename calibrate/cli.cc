@@ -1,0 +1,86 @@
+// The only file of this program with CLI11.
+#include "calibrate/cli.h"
+
+#include <CLI/CLI.hpp>
+#include <ostream>
+
+#include "base/diagnostic.h"
+#include "calibrate/commands.h"
+
+namespace shardfit::calibrate {
+namespace {
+
+constexpr const char* codes =
+    "Exit code: 0 done, 1 something is off or failed, 2 bad input, 3 a bug of ours,\n"
+    "           4 waived: a device was needed and none is there.";
+
+struct Request {
+  CommandOptions options;
+  int (*command)(const CommandOptions&, std::ostream&, std::ostream&) = nullptr;
+};
+
+CLI::App* add(CLI::App& app, Request& request, const char* name, const char* summary,
+              int (*command)(const CommandOptions&, std::ostream&, std::ostream&)) {
+  CLI::App* added = app.add_subcommand(name, summary);
+  added->callback([&request, command] { request.command = command; });
+  added->add_flag("--json", request.options.json, "JSON instead of the table");
+  added->footer(codes);
+  return added;
+}
+
+void add_run(CLI::App& app, Request& request) {
+  CommandOptions& o = request.options;
+  CLI::App* run = add(app, request, "run", "Measure what the planner takes for granted",
+                      [](const CommandOptions& options, std::ostream& out, std::ostream& err) {
+                        return run_command(options, out, err);
+                      });
+  run->add_flag("--quick", o.run.quick, "fewer sizes and samples: at most two minutes");
+  run->add_flag("--dry-run", o.dry_run, "say what would run, with bytes and seconds");
+  run->add_option("--only", o.run.only, "rows of `list`; default all")->type_name("NAME");
+  run->add_option("--device", o.run.device, "index of the device; default 0")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
+  run->add_option("--on", o.on, "device of a dry run without one; default h200")
+      ->type_name("[COUNTx]DEVICE");
+  run->add_option("--margin", o.margin, "of a device, never taken; default 512 MiB")
+      ->type_name("BYTES");
+}
+
+int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  CLI::App app("Ask the real card: measure what the planner assumes, confirm what it predicts.",
+               "shardfit calibrate");
+  Request request;
+  app.require_subcommand(1);
+  app.footer(codes);
+  add(app, request, "list", "The benchmarks, and which are waived here",
+      [](const CommandOptions& options, std::ostream& o, std::ostream&) {
+        return list_command(options, o);
+      });
+  add_run(app, request);
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& success) {
+    app.exit(success, out, err);
+    return done;
+  } catch (const CLI::Error& error) {
+    throw InputError(whole_file("command line"), error.what(),
+                     {"shardfit calibrate --help lists commands and options"});
+  }
+  return request.command(request.options, out, err);
+}
+
+}  // namespace
+
+int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  try {
+    return dispatch(arguments, out, err);
+  } catch (const InputError& error) {
+    err << error.what();
+    return bad_input;
+  } catch (const std::exception& error) {
+    err << "shardfit calibrate: internal error: " << error.what() << "\n";
+    return our_bug;
+  }
+}
+
+}  // namespace shardfit::calibrate

@@ -1,0 +1,18 @@
+// In place of gpu/ and benchmarks/ where the program is built without a CUDA compiler.
+#include "calibrate/commands.h"
+
+namespace shardfit::calibrate {
+
+Machine find_machine() {
+  Machine machine;
+  machine.waived = "no CUDA device: this program was built without a CUDA compiler (nvcc 12.8 on)";
+  return machine;
+}
+
+Findings run_benchmarks(const Machine& machine, const RunOptions&, std::ostream&) {
+  Findings findings;
+  findings.machine = machine;
+  return findings;
+}
+
+}  // namespace shardfit::calibrate
