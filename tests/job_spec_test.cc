@@ -81,7 +81,7 @@ TEST_CASE("a plan file gives model, job and options, each value with its place")
       "  recompute: selective:ops\n  attention: flash\n  lora_rank: 16\n"
       "  lora_targets: [q_proj, v_proj]\n"
       "options:\n  - on: h200\n  - {on: 2xb200, parallel: ddp, micro_batch: 4}\n"
-      "hypothesis: larger-batch\nprices: my.yaml\n",
+      "hypothesis: larger-batch\nprices: " SHARDFIT_SOURCE_DIR "/tests/data/prices/two.yaml\n",
       "plan.yaml");
   const PlanSpec spec = plan({}, {file.path});
   REQUIRE(spec.options.size() == 2);
@@ -106,7 +106,7 @@ TEST_CASE("a plan file gives model, job and options, each value with its place")
   CHECK(spec.options[1].job.micro_batch->value == 4);
   CHECK(spec.options[1].job.parallel.value == Parallel::ddp);
   CHECK(spec.hypothesis->value == Hypothesis::larger_batch);
-  CHECK(spec.prices->value == "my.yaml");
+  CHECK(spec.prices->gpu_hour.at("h200").high == 3);
   CHECK(spec.overrides.empty());
 }
 

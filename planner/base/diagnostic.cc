@@ -158,6 +158,10 @@ void Diagnostics::error(Location where, std::string message, std::vector<std::st
   found_.push_back({std::move(where), std::move(message), std::move(notes)});
 }
 
+void Diagnostics::add(const Diagnostics& others) {
+  found_.insert(found_.end(), others.found_.begin(), others.found_.end());
+}
+
 void Diagnostics::throw_if_any() const {
   if (found_.empty()) return;
   std::map<const Source*, std::size_t> rank;

@@ -70,6 +70,8 @@ class Diagnostics {
   static constexpr std::size_t most_shown = 20;
 
   void error(Location where, std::string message, std::vector<std::string> notes = {});
+  void add(const Diagnostics& others);
+  const std::vector<Diagnostic>& found() const { return found_; }
   bool empty() const { return found_.empty(); }
   std::size_t size() const { return found_.size(); }
   /// Throws InputError with the faults in file order (sources in order of first fault), repeats of

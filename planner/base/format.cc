@@ -216,6 +216,15 @@ std::string format_seconds(Seconds seconds) {
 
 std::string format_percent(double share) { return fixed(share * 100, 1) + " %"; }
 
+std::string format_number(double number) {
+  const double size = std::abs(number);
+  if (!(size < 1e15)) return format_exact(number);
+  if (size >= 99.95 || size == 0) return format_count(std::llround(number));
+  int digits = size >= 9.995 ? 1 : 2;
+  for (double below = 0.9995; size < below && digits < 12; below /= 10) ++digits;
+  return fixed(number, digits);
+}
+
 std::string format_exact(double number) {
   std::array<char, 64> text{};
   const auto result = std::to_chars(text.data(), text.data() + text.size(), number);

@@ -27,6 +27,8 @@ std::string format_flops(Flops flops);
 std::string format_seconds(Seconds seconds);
 /// A share as a percentage with one decimal: 0.123 -> "12.3 %".
 std::string format_percent(double share);
+/// Three significant digits, none behind the point from 100 on: "0.0123", "1.63", "12.3", "4,567".
+std::string format_number(double number);
 /// The shortest decimal digits that read back as the same number: "0.1", "1e-05", "3".
 std::string format_exact(double number);
 

@@ -1,5 +1,6 @@
 #include "cli/plan_command.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "cli/cli.h"
@@ -31,7 +32,7 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   search::PlanSettings settings;
   settings.effects = options.json || (!options.brief && options.explain.empty());
   const search::Plan plan = search::make_plan(spec, settings);
-  const report::Report report{spec, plan};
+  const report::Report report{plan};
   if (options.json) {
     report::write_json(report, options.explain, out);
   } else if (!options.explain.empty()) {
@@ -42,9 +43,15 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
     style.brief = options.brief;
     report::write_table(report, style, out);
   }
-  const bool fit =
-      plan.recommended && plan.options[*plan.recommended].verdict == search::Verdict::fits;
-  return fit ? fits : does_not_fit;
+  if (plan.recommended) {
+    const bool fit = plan.options[*plan.recommended].verdict == search::Verdict::fits;
+    return fit ? fits : does_not_fit;
+  }
+  // Options that cannot be weighed against each other: one that fits is enough.
+  const bool any = std::any_of(
+      plan.options.begin(), plan.options.end(),
+      [](const search::Option& option) { return option.verdict == search::Verdict::fits; });
+  return any ? fits : does_not_fit;
 }
 
 }  // namespace shardfit::cli

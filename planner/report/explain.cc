@@ -23,7 +23,7 @@ struct Subject {
   const Gpu& gpu;
   std::ostream& out;
 
-  const Program& program() const { return *option.program; }
+  const Program& program() const { return option.program(); }
   const search::Phase& worst() const { return gpu.phases[gpu.worst]; }
   std::int64_t tokens() const { return option.job.job.micro_batch * option.job.job.sequence; }
   void line(const std::string& text) const {
@@ -272,7 +272,7 @@ std::string explain(const Report& report, const std::string& term) {
     std::ostringstream out;
     for (const Option& option : report.plan.options) {
       out << option.spec->name << "\n";
-      candidate.explain({option, option.gpus.front(), out});
+      candidate.explain({option, option.worst_gpu(), out});
     }
     return out.str();
   }

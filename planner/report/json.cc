@@ -5,6 +5,7 @@
 
 #include <ostream>
 
+#include "base/format.h"
 #include "report/report.h"
 
 namespace shardfit::report {
@@ -45,6 +46,18 @@ class JsonWriter {
   void digits(const char* name, const std::string& value) {
     key(name);
     json_.RawValue(value.c_str(), value.size(), rapidjson::kNumberType);
+  }
+  void real(const char* name, double value) { digits(name, format_exact(value)); }
+  void money(const char* name, const search::Money& money) {
+    key(name);
+    json_.SetFormatOptions(rapidjson::kFormatSingleLineArray);
+    json_.StartArray();
+    for (const double value : {money.low, money.high}) {
+      const std::string text = format_exact(value);
+      json_.RawValue(text.c_str(), text.size(), rapidjson::kNumberType);
+    }
+    json_.EndArray();
+    json_.SetFormatOptions(rapidjson::kFormatDefault);
   }
   void none(const char* name) {
     key(name);
@@ -155,6 +168,88 @@ void write_gpu(JsonWriter& json, const Gpu& gpu) {
   });
 }
 
+void write_degrees(JsonWriter& json, const Option& option) {
+  using spec::Parallel;
+  const spec::Degrees& given = option.spec->job.degrees;
+  const std::int64_t ranks =
+      option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
+  const bool splits_states =
+      option.parallel == Parallel::zero2 || option.parallel == Parallel::zero3 ||
+      option.parallel == Parallel::fsdp1 || option.parallel == Parallel::fsdp2;
+  json.key("degrees");
+  json.object([&] {
+    json.number("dp", splits_states ? 1 : ranks);
+    json.number("fsdp", splits_states ? ranks : 1);
+    json.number("tp", given.tp ? given.tp->value : 1);
+    json.number("pp", given.pp ? given.pp->value : 1);
+    json.number("cp", given.cp ? given.cp->value : 1);
+    json.number("ep", given.ep ? given.ep->value : 1);
+  });
+}
+
+void write_timing(JsonWriter& json, const std::optional<search::Timing>& timing) {
+  if (!timing) {
+    json.none("step_seconds");
+    json.none("exchange");
+    return;
+  }
+  json.real("step_seconds", timing->step_seconds);
+  json.key("exchange");
+  json.object([&] {
+    json.number("bytes", timing->exchange_bytes);
+    json.real("seconds", timing->exchange_seconds);
+    json.real("exposed_seconds", timing->exposed_seconds);
+  });
+}
+
+void write_work(JsonWriter& json, const search::Rent::Work& work) {
+  json.money("cost", work.cost);
+  json.real("hours", work.hours);
+  json.real("steps", work.steps);
+  json.real("samples", work.samples);
+  if (work.epochs) {
+    json.real("epochs", *work.epochs);
+  } else {
+    json.none("epochs");
+  }
+}
+
+void write_rent(JsonWriter& json, const search::Rent& rent) {
+  json.key("rent");
+  json.object([&] {
+    json.text("currency", rent.currency);
+    json.text("prices_of", rent.date);
+    json.money("hour", rent.hour);
+    if (rent.step) json.money("step", *rent.step);
+    if (rent.epoch) {
+      json.key("epoch");
+      json.object([&] { write_work(json, *rent.epoch); });
+    }
+    json.key("windows");
+    json.array(rent.windows, [&](const search::Rent::Window& window) {
+      json.object([&] {
+        json.number("days", window.days);
+        write_work(json, window.work);
+      });
+    });
+  });
+}
+
+void write_alternative(JsonWriter& json, const search::Alternative& other) {
+  json.object([&] {
+    json.text("parallel", spec::parallel_names()[static_cast<std::size_t>(other.parallel)]);
+    if (other.applies) {
+      json.text("verdict", verdict_text(other.verdict));
+      json.number("needed_bytes", other.needed);
+      json.number("headroom_bytes", other.headroom);
+      write_timing(json, other.timing);
+    } else {
+      json.none("verdict");
+    }
+    json.text("because", other.because);
+  });
+}
+
 void write_option(JsonWriter& json, const Option& option) {
   const spec::ClusterSpec& cluster = option.spec->cluster;
   json.object([&] {
@@ -162,23 +257,24 @@ void write_option(JsonWriter& json, const Option& option) {
     json.text("device", cluster.device.name);
     json.number("count", cluster.count);
     json.text("parallel", spec::parallel_names()[static_cast<std::size_t>(option.parallel)]);
-    json.key("degrees");
-    json.object([&] {
-      for (const char* degree : {"dp", "fsdp", "tp", "pp", "cp", "ep"}) json.number(degree, 1);
-    });
+    write_degrees(json, option);
+    json.text("shares", option.shares);
     json.key("job");
     write_words(json, job_words(option));
     json.text("verdict", verdict_text(option.verdict));
     json.text("reason", option.reason);
     json.key("gpus");
     json.array(option.gpus, [&](const Gpu& gpu) { write_gpu(json, gpu); });
-    json.none("step_seconds");
-    json.key("exchange");
-    json.object([&] {
-      json.number("bytes", 0);
-      json.number("seconds", 0);
-      json.number("exposed_seconds", 0);
-    });
+    write_timing(json, option.timing);
+    if (option.timing) {
+      json.real("samples_per_second", option.samples_per_second());
+    } else {
+      json.none("samples_per_second");
+    }
+    if (option.rent) write_rent(json, *option.rent);
+    json.key("alternatives");
+    json.array(option.others,
+               [&](const search::Alternative& other) { write_alternative(json, other); });
     json.key("changes");
     json.array(option.changes, [&](const search::Change& change) {
       json.object([&] {
@@ -209,6 +305,9 @@ void write_json(const Report& report, std::span<const std::string> terms, std::o
     write_assumptions(json, options.front());
     json.key("options");
     json.array(options, [&](const Option& option) { write_option(json, option); });
+    json.key("differences");
+    json.array(report.plan.differences, [&](const std::string& text) { json.text(text); });
+    if (!report.plan.answer.empty()) json.text("answer", report.plan.answer);
     json.key("recommendation");
     json.object([&] {
       if (report.plan.recommended) {

@@ -110,7 +110,7 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
                                        "\u2585", "\u2586", "\u2587", "\u2588"};
   run::RunLimits limits;
   limits.settings = option.job.allocator;
-  const run::Curve curve = memory_curve(*option.program, limits, option.job.job.steps, columns);
+  const run::Curve curve = memory_curve(option.program(), limits, option.job.job.steps, columns);
   std::int64_t most = 0;
   for (const std::int64_t value : curve.allocated) most = std::max(most, value);
   std::string out;
@@ -158,6 +158,7 @@ std::vector<JobWord> job_words(const search::Option& option) {
       {"recompute", kinds[static_cast<int>(recompute.kind)] + recompute.policy},
       {"attention", word(spec::attention_names(), job.attention.value)},
   };
+  if (job.samples) words.push_back({"samples", std::to_string(job.samples->value), true});
   if (job.allocator) words.push_back({"allocator", job.allocator->value});
   if (job.lora) {
     words.push_back({"lora_rank", std::to_string(job.lora->rank.value), true});

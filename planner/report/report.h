@@ -10,9 +10,8 @@
 
 namespace shardfit::report {
 
-/// A plan with what was asked. Both must outlive the report.
+/// A plan, which must outlive the report.
 struct Report {
-  const spec::PlanSpec& spec;
   const search::Plan& plan;
 };
 
@@ -38,6 +37,9 @@ std::span<const std::string> explain_terms();
 /// The derivation of one term for every option, down to factors and sources. Throws InputError for
 /// a term that is none.
 std::string explain(const Report& report, const std::string& term);
+
+/// Options side by side, a column each.
+void write_comparison(const Report& report, std::ostream& out);
 
 // For the writers.
 

@@ -34,28 +34,38 @@ class TableWriter {
       : report_(report), style_(style), out_(out) {}
 
   void write() {
+    const search::Plan& plan = report_.plan;
+    const bool several = plan.options.size() > 1;
+    const std::size_t chosen = plan.recommended.value_or(0);
     head();
-    for (const Option& option : report_.plan.options) {
+    if (!plan.answer.empty()) out_ << "\n" << wrapped(plan.answer, 2);
+    if (several) recommendation();
+    if (several) write_comparison(report_, out_);
+    for (std::size_t i = 0; i < plan.options.size(); ++i) {
       out_ << "\n";
-      verdict(option);
-      if (!style_.brief) details(option);
+      verdict(plan.options[i]);
+      if (!style_.brief && i == chosen) details(plan.options[i]);
     }
-    if (!style_.brief) assumptions(report_.plan.options.front());
-    if (report_.plan.options.size() > 1 || !report_.plan.recommended) {
-      const auto chosen = report_.plan.recommended;
-      const std::string name =
-          chosen ? report_.plan.options[*chosen].spec->name + ": " : std::string();
-      out_ << "\n" << wrapped("recommended: " + name + report_.plan.because, 2);
-    }
+    if (!style_.brief) assumptions(plan.options.front());
+    if (!several && !plan.recommended) recommendation();
   }
 
  private:
+  void recommendation() {
+    const auto chosen = report_.plan.recommended;
+    const std::string name =
+        chosen ? report_.plan.options[*chosen].spec->name + ": " : std::string();
+    out_ << "\n" << wrapped("recommended: " + name + report_.plan.because, 2);
+  }
+
   void head() {
     const Option& first = report_.plan.options.front();
     std::string job;
     for (const JobWord& word : job_words(first)) {
       if (word.key == "model" || word.key == "framework_version") continue;
       if (word.key == "global_batch" && first.job.batch.global == first.job.batch.micro) continue;
+      const bool own = word.key == "micro_batch" || word.key == "accumulation";
+      if (own && report_.plan.options.size() > 1) continue;  // the comparison has them
       if (!job.empty()) job += ", ";
       std::string key = word.key;
       std::replace(key.begin(), key.end(), '_', '-');
@@ -70,13 +80,13 @@ class TableWriter {
   }
 
   static std::string trainable(const Option& option) {
-    const Program& program = *option.program;
+    const Program& program = option.program();
     if (program.parameters_trainable == program.parameters_total) return "";
     return ", " + format_count(program.parameters_trainable) + " of them trained";
   }
 
   void verdict(const Option& option) {
-    const Gpu& gpu = option.gpus.front();
+    const Gpu& gpu = option.worst_gpu();
     const spec::ClusterSpec& cluster = option.spec->cluster;
     std::string line = option.spec->name + ": " + painted(option.verdict) + " on " +
                        (cluster.count > 1 ? std::to_string(cluster.count) + " x " : "") +
@@ -91,10 +101,28 @@ class TableWriter {
     if (style_.brief) {
       out_ << "  peak in " << worst.name << why(worst) << "\n";
     }
+    shares(option);
     changes(option);
     for (const std::string& warning : option.warnings) {
       out_ << "  " << wrapped("warning: " + warning, 4, 2);
     }
+  }
+
+  /// What the cards share, and the other ways to share with why not.
+  void shares(const Option& option) {
+    if (!option.shares.empty()) {
+      out_ << "  " << wrapped(parallel_name(option.parallel) + ": " + option.shares, 4, 2);
+    }
+    if (style_.brief) return;
+    for (const search::Alternative& other : option.others) {
+      std::string line = "not " + parallel_name(other.parallel) + ": ";
+      if (other.applies) line += std::string(verdict_text(other.verdict)) + ", ";
+      out_ << "  " << wrapped(line + other.because, 4, 2);
+    }
+  }
+
+  static const std::string& parallel_name(spec::Parallel parallel) {
+    return spec::parallel_names()[static_cast<std::size_t>(parallel)];
   }
 
   static std::string why(const search::Phase& phase) {
@@ -126,7 +154,7 @@ class TableWriter {
   }
 
   void details(const Option& option) {
-    const Gpu& gpu = option.gpus.front();
+    const Gpu& gpu = option.worst_gpu();
     levels(option, gpu);
     categories(option, gpu);
     phases(gpu);

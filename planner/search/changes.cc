@@ -61,7 +61,7 @@ Change judge_change(const Option& option, const Lowering& lowering, std::string 
                     const Variant& variant) {
   const Program program = lowering.lower(variant.job);
   const Judgement judgement =
-      judge(program, option.gpus.front().card, variant.allocator, option.accuracy);
+      judge(program, option.worst_gpu().card, variant.allocator, option.accuracy);
   return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom()};
 }
 
@@ -121,14 +121,18 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
   bool one_fits = false;
   Variant all{option.job.job, option.job.allocator};
   std::vector<std::string> words;
+  bool small_enough = false;  // a smaller micro-batch than one that fits is no news
   for (const Step& step : steps) {
+    const bool smaller = step.words.starts_with("micro-batch");
+    if (smaller && small_enough) continue;
     Variant variant{option.job.job, option.job.allocator};
     step.apply(variant);
     changes.push_back(judge_change(option, lowering, step.words, variant));
-    one_fits = one_fits || changes.back().verdict == Verdict::fits;
+    const bool fits = changes.back().verdict == Verdict::fits;
+    one_fits = one_fits || fits;
+    small_enough = small_enough || (smaller && fits);
     step.apply(all);
-    const bool replaces = !words.empty() && step.words.starts_with("micro-batch") &&
-                          words.back().starts_with("micro-batch");
+    const bool replaces = smaller && !words.empty() && words.back().starts_with("micro-batch");
     if (replaces) words.pop_back();
     words.push_back(step.words);
   }
@@ -138,9 +142,29 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
   return changes;
 }
 
+std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowering) {
+  constexpr std::int64_t most = 1 << 20;
+  Variant variant{option.job.job, option.job.allocator};
+  variant.job.accumulation = 1;
+  const auto fits = [&](std::int64_t micro) {
+    variant.job.micro_batch = micro;
+    return judge_change(option, lowering, "", variant).verdict == Verdict::fits;
+  };
+  std::int64_t good = 0, bad = 1;
+  while (bad <= most && fits(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return good;
+}
+
 std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {
   std::vector<AssumptionEffect> effects;
-  const std::int64_t peak = option.gpus.front().judgement.unlimited.allocated_peak;
+  const std::int64_t peak = option.worst_gpu().judgement.unlimited.allocated_peak;
   for (const spec::Assumption& assumption : option.job.assumptions) {
     AssumptionEffect effect{assumption, 0, 0};
     for (const TrainingJob& other : other_choices(option, assumption.key)) {
@@ -150,7 +174,7 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
     }
     effects.push_back(std::move(effect));
   }
-  const Context& context = option.gpus.front().card.context;
+  const Context& context = option.worst_gpu().card.context;
   effects.push_back(
       {{"context", format_bytes(Bytes(context.bytes())),
         "the middle of what was seen on such cards, beside the allocator: " + context.source},

@@ -4,12 +4,17 @@
 #include <map>
 
 #include "base/format.h"
+#include "search/sharing.h"
 
 namespace shardfit::search {
 namespace {
 
 using spec::OptionSpec;
 using spec::Parallel;
+
+std::string name_of(Parallel parallel) {
+  return spec::parallel_names()[static_cast<std::size_t>(parallel)];
+}
 
 /// Models and their lowerings, read once however many options name them.
 class Lowerings {
@@ -30,214 +35,250 @@ class Lowerings {
   std::map<std::string, std::unique_ptr<program::Lowering>> lowerings_;
 };
 
-/// The strategy of an option; on one GPU everything is `none`.
-std::optional<Parallel> strategy(const OptionSpec& option, std::vector<std::string>& warnings,
-                                 Diagnostics& faults) {
+/// The ways in which an option may share its job, simplest first.
+std::vector<Parallel> ways(const OptionSpec& option, const Profile& profile, Diagnostics& faults) {
   const Parallel asked = option.job.parallel.value;
   const bool several = option.cluster.count > 1;
-  const std::string name = spec::parallel_names()[static_cast<std::size_t>(asked)];
-  switch (asked) {
-    case Parallel::independent:
-      return asked;
-    case Parallel::automatic:
-      if (several) {
-        warnings.push_back(
-            "only independent runs, one a card, are modelled on several GPUs so far");
+  if (asked == Parallel::automatic) {
+    if (!several) return {Parallel::none};
+    std::vector<Parallel> all = profile.parallel;
+    all.push_back(Parallel::independent);
+    return all;
+  }
+  if (asked == Parallel::independent) return {asked};
+  if (asked == Parallel::none) {
+    if (!several) return {asked};
+    faults.error(option.job.parallel.where, "parallel none leaves all GPUs but one idle",
+                 {"give --on " + option.cluster.device.name + ", or parallel independent"});
+    return {};
+  }
+  const auto& known = profile.parallel;
+  if (std::find(known.begin(), known.end(), asked) != known.end()) return {asked};
+  std::vector<std::string> names;
+  for (const Parallel parallel : known) names.push_back(name_of(parallel));
+  names.insert(names.end(), {"none", "independent"});
+  faults.error(option.job.parallel.where,
+               "parallel " + name_of(asked) + " is not modelled for framework " + profile.framework,
+               {"expected one of: " + join(names)});
+  return {};
+}
+
+/// One option before anything is lowered.
+struct Ready {
+  const OptionSpec* option = nullptr;
+  struct Way {
+    Parallel parallel;
+    RankJob job;
+  };
+  std::vector<Way> possible;
+  std::vector<Alternative> impossible;
+};
+
+std::optional<RankJob> job_of(const OptionSpec& option, Parallel parallel,
+                              const spec::ModelSpec& model, Diagnostics& faults) {
+  const auto ranks = spec::data_parallel_ranks(option.job, parallel, option.cluster.count, faults);
+  if (!ranks) return {};
+  return rank_job(option, *ranks, model, faults);
+}
+
+/// Where no way works, the faults of the first are said: the others mostly repeat them.
+Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& faults) {
+  Ready ready;
+  ready.option = &option;
+  const std::string framework =
+      spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
+  const std::vector<std::string> known = modelled_frameworks();
+  if (std::find(known.begin(), known.end(), framework) == known.end()) {
+    faults.error(option.job.framework.where, "framework " + framework + " is not modelled yet",
+                 {"expected one of: " + join(known)});
+    return ready;
+  }
+  const Profile profile = read_profile(framework);
+  std::optional<Diagnostics> first;
+  const std::vector<Parallel> tried = ways(option, profile, faults);
+  if (tried.empty())
+    job_of(option, option.job.parallel.value, lowerings.find(option).model(), faults);
+  for (const Parallel parallel : tried) {
+    Diagnostics own;
+    auto job = job_of(option, parallel, lowerings.find(option).model(), own);
+    if (job) {
+      ready.possible.push_back({parallel, *std::move(job)});
+      continue;
+    }
+    Alternative cannot;
+    cannot.parallel = parallel;
+    cannot.applies = false;
+    cannot.because = own.empty() ? "it does not apply" : own.found().front().message;
+    ready.impossible.push_back(std::move(cannot));
+    if (!first) first = std::move(own);
+  }
+  if (ready.possible.empty() && first) faults.add(*first);
+  return ready;
+}
+
+/// Shares of one another within which two step times are the same.
+constexpr double tie = 0.01;
+/// Independent runs are taken for a shared job where they complete so many times the samples.
+constexpr double worth_splitting = 1.5;
+
+bool better(const Option& a, const Option& b) {
+  if (a.verdict != b.verdict) return a.verdict < b.verdict;
+  if (!a.timing || !b.timing) return false;
+  return a.timing->step_seconds < b.timing->step_seconds * (1 - tie);
+}
+
+std::string short_by(const Option& option) {
+  return format_bytes(Bytes(-option.worst_gpu().judgement.headroom())) + " short on GPU " +
+         std::to_string(option.worst_gpu().index);
+}
+
+std::string why_not(const Option& other, const Option& chosen) {
+  const bool splits = other.parallel == Parallel::independent;
+  if (other.verdict == Verdict::does_not_fit) return short_by(other);
+  if (other.verdict > chosen.verdict) return other.reason;
+  if (splits || chosen.parallel == Parallel::independent) {
+    const double more = other.samples_per_second() / std::max(chosen.samples_per_second(), 1e-300);
+    if (!other.timing || !chosen.timing)
+      return splits ? "another question: no step gets shorter" : "";
+    return format_number(more) + " times the samples a second, " +
+           format_number(other.timing->step_seconds / chosen.timing->step_seconds) +
+           " times the step";
+  }
+  if (!other.timing || !chosen.timing)
+    return "fits too; " + name_of(chosen.parallel) + " is simpler";
+  const double ratio = other.timing->step_seconds / chosen.timing->step_seconds;
+  if (ratio <= 1 + tie) return "as fast; " + name_of(chosen.parallel) + " is simpler";
+  return format_number(ratio) + " times the step";
+}
+
+Alternative alternative(const Option& other, const Option& chosen) {
+  Alternative out;
+  out.parallel = other.parallel;
+  out.verdict = other.verdict;
+  out.needed = other.worst_gpu().judgement.needed;
+  out.headroom = other.worst_gpu().judgement.headroom();
+  out.timing = other.timing;
+  out.samples_per_second = other.samples_per_second();
+  out.because = why_not(other, chosen);
+  return out;
+}
+
+/// The best of the ways that are possible, the others beside it.
+Option choose(Ready ready, const program::Lowering& lowering) {
+  std::vector<Option> tried;
+  for (Ready::Way& way : ready.possible) {
+    tried.push_back(make_option(*ready.option, way.parallel, std::move(way.job), lowering));
+  }
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < tried.size(); ++i) {
+    if (tried[i].parallel == Parallel::independent) {  // always the last
+      const bool only = tried[i].verdict < tried[best].verdict;
+      const bool same = tried[i].verdict == tried[best].verdict;
+      if (only ||
+          (same && tried[best].timing &&
+           tried[i].samples_per_second() >= worth_splitting * tried[best].samples_per_second())) {
+        best = i;
       }
-      return several ? Parallel::independent : Parallel::none;
-    case Parallel::none:
-      if (several) {
-        faults.error(option.job.parallel.where, "parallel none leaves all GPUs but one idle",
-                     {"give --on " + option.cluster.device.name + ", or parallel independent"});
-        return {};
-      }
-      return asked;
-    default:
-      faults.error(
-          option.job.parallel.where.known() ? option.job.parallel.where : option.cluster.where,
-          "parallel " + name + " is not modelled yet", {"expected none or independent"});
-      return {};
-  }
-}
-
-/// "first_step.", "second_step.", "steady_step." as measured cases call them.
-std::string step_prefix(int step, int steps) {
-  if (step == steps) return "steady_step.";
-  constexpr const char* names[] = {"first_step.", "second_step."};
-  return step <= 2 ? names[step - 1] : "step_" + std::to_string(step) + ".";
-}
-
-std::vector<Phase> phases_of(const Program& program, const run::RunResult& result, int steps) {
-  std::vector<Phase> phases;
-  for (const run::PhaseReading& reading : result.phases) {
-    Phase phase;
-    phase.step = reading.step;
-    phase.live = reading.live;
-    if (reading.live && reading.step != 0 && reading.step != steps) continue;
-    phase.name = reading.live ? reading.name : step_prefix(reading.step, steps) + reading.name;
-    phase.allocated = reading.allocated;
-    phase.reserved = reading.reserved;
-    phase.instruction = reading.live ? -1 : reading.peak_instruction;
-    if (phase.instruction >= 0) {
-      const StorageInfo& storage = program.storages[reading.peak_storage];
-      phase.cause = {storage.kind, program.modules[storage.module], storage.category};
-    }
-    const auto same = std::find_if(phases.begin(), phases.end(),
-                                   [&](const Phase& p) { return p.name == phase.name; });
-    if (same == phases.end()) {
-      phases.push_back(std::move(phase));
-    } else if (phase.allocated > same->allocated) {  // the next micro-batch of the step
-      phase.reserved = std::max(phase.reserved, same->reserved);
-      *same = std::move(phase);
-    } else {
-      same->reserved = std::max(phase.reserved, same->reserved);
+    } else if (better(tried[i], tried[best])) {
+      best = i;
     }
   }
-  return phases;
+  Option chosen = std::move(tried[best]);
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    if (i != best) chosen.others.push_back(alternative(tried[i], chosen));
+  }
+  for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
+  return chosen;
 }
 
-/// The instruction that marks the end of a phase.
-std::int64_t end_of(const Program& program, const Phase& phase) {
-  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
-    const Instruction& instruction = program.instructions[i];
-    if (instruction.action != Action::phase) continue;
-    const PhaseMark& mark = program.phases[instruction.id];
-    if (mark.step == phase.step && mark.live == phase.live) return static_cast<std::int64_t>(i);
+void add_warnings(Option& option) {
+  option.warnings = option.job.warnings;
+  if (!option.accuracy.measured) {
+    option.warnings.push_back(
+        "no measured cases of this framework and task: the interval is the widest of all others");
   }
-  return static_cast<std::int64_t>(program.instructions.size()) - 1;
 }
 
-Gpu judge_gpu(const Option& option, const Card& card) {
-  const Program& program = *option.program;
-  Gpu gpu;
-  gpu.card = card;
-  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy);
-  gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
-  for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
-    const Phase& best = gpu.phases[gpu.worst];
-    const bool steady = gpu.phases[i].name.starts_with("steady_step.") && best.step > 1 &&
-                        best.step < gpu.phases[i].step;
-    if (gpu.phases[i].allocated > best.allocated ||
-        (steady && gpu.phases[i].allocated == best.allocated)) {
-      gpu.worst = i;
-    }
+void add_rent(const spec::PriceSpec& prices, Option& option) {
+  RentJob job;
+  job.device = option.spec->cluster.device.name;
+  job.gpus = option.spec->cluster.count;
+  job.samples_per_step = option.samples_per_step();
+  if (option.spec->job.samples) job.samples_an_epoch = option.spec->job.samples->value;
+  if (option.timing) job.step_seconds = option.timing->step_seconds;
+  option.rent = rent_of(prices, job);
+  if (!option.rent) {
+    option.warnings.push_back("the price file has no price for " + job.device);
   }
-  run::RunLimits limits;
-  limits.settings = option.job.allocator;
-  const Phase& worst = gpu.phases[gpu.worst];
-  const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(program, worst);
-  gpu.peak = live_after(program, limits, at);
-  return gpu;
 }
 
-Option make_option(const OptionSpec& spec, Parallel parallel, RankJob job,
-                   const program::Lowering& lowering, const PlanSettings& settings) {
-  Option option;
-  option.spec = &spec;
-  option.parallel = parallel;
-  option.job = std::move(job);
-  option.program = std::make_shared<const Program>(lowering.lower(option.job.job));
-  option.accuracy = accuracy_of(option.job.profile.framework,
-                                spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
-  const spec::DeviceSpec& device = spec.cluster.device;
-  const Card card{device.usable->value.count(), context_of(device.compute_capability)};
-  const Gpu first = judge_gpu(option, card);
-  for (int i = 0; i < static_cast<int>(spec.cluster.count); ++i) {
-    option.gpus.push_back(first);
-    option.gpus.back().index = i;
-    option.gpus.back().rank = parallel == Parallel::independent ? 0 : i;
-    option.gpus.back().role = parallel == Parallel::independent ? "a run of its own" : "the job";
-  }
-  option.verdict = first.judgement.verdict;
-  option.reason = first.judgement.reason;
-  if (settings.changes && option.verdict != Verdict::fits) {
-    option.changes = find_changes(option, lowering);
-  }
-  if (settings.effects) {
-    option.assumptions = find_effects(option, lowering);
-  } else {
-    for (const auto& assumption : option.job.assumptions) {
-      option.assumptions.push_back({assumption, 0, 0});
-    }
-  }
-  return option;
+bool asks_for(const spec::PlanSpec& spec, spec::Hypothesis hypothesis) {
+  return spec.hypothesis && spec.hypothesis->value == hypothesis;
 }
 
-/// The first option of the best verdict; why.
-void recommend(Plan& plan) {
-  for (std::size_t i = 0; i < plan.options.size(); ++i) {
-    const Option& option = plan.options[i];
-    if (option.verdict == Verdict::does_not_fit) continue;
-    if (!plan.recommended || option.verdict < plan.options[*plan.recommended].verdict) {
-      plan.recommended = i;
-    }
+/// Where options have different numbers of GPUs and nobody said how large a step's batch is, all
+/// sides get the one that the most GPUs make of the micro-batch.
+spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
+  spec::PlanSpec equal = spec;
+  std::int64_t least = spec::most_gpus, most = 1;
+  for (const OptionSpec& option : spec.options) {
+    if (option.job.global_batch || option.job.accumulation) return equal;
+    least = std::min(least, option.cluster.count);
+    most = std::max(most, option.cluster.count);
   }
-  if (!plan.recommended) {
-    plan.because = "no option fits";
-    return;
+  if (least == most) return equal;
+  for (OptionSpec& option : equal.options) {
+    const std::int64_t micro = option.job.micro_batch ? option.job.micro_batch->value : 1;
+    const std::string because = "not given; the same on all sides: a micro-batch on each of " +
+                                std::to_string(most) + " GPUs";
+    option.job.global_batch =
+        spec::Setting<std::int64_t>{checked_multiply(micro, most), {}, because};
+    option.job.assumptions.push_back(
+        {"global-batch", std::to_string(option.job.global_batch->value), because});
   }
-  const Option& option = plan.options[*plan.recommended];
-  plan.because = std::string(option.verdict == Verdict::fits ? "it fits: " : "it runs, tightly: ") +
-                 option.reason;
-  if (plan.options.size() > 1) {
-    plan.because +=
-        "; the first of the options with this verdict (time and rent are not weighed yet)";
-  }
+  return equal;
 }
 
 }  // namespace
 
-Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings) {
+Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
+  Plan plan;
+  plan.spec = std::make_shared<const spec::PlanSpec>(with_equal_batches(asked));
   Diagnostics faults;
   Lowerings lowerings;
-  struct Ready {
-    const OptionSpec* option;
-    Parallel parallel;
-    RankJob job;
-    std::vector<std::string> warnings;
-  };
   std::vector<Ready> ready;
-  for (const OptionSpec& option : spec.options) {
-    Ready next{&option, Parallel::none, {}, {}};
-    const auto parallel = strategy(option, next.warnings, faults);
-    const std::string framework =
-        spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
-    const std::vector<std::string> known = modelled_frameworks();
-    if (std::find(known.begin(), known.end(), framework) == known.end()) {
-      faults.error(option.job.framework.where, "framework " + framework + " is not modelled yet",
-                   {"expected one of: " + join(known)});
-      continue;
-    }
-    const auto ranks = spec::data_parallel_ranks(option.job, parallel.value_or(Parallel::none),
-                                                 option.cluster.count, faults);
-    auto job = rank_job(option, ranks.value_or(1), lowerings.find(option).model(), faults);
-    if (!parallel || !ranks || !job) continue;
-    next.parallel = *parallel;
-    next.job = *std::move(job);
-    ready.push_back(std::move(next));
+  for (const OptionSpec& option : plan.spec->options) {
+    ready.push_back(prepare(option, lowerings, faults));
   }
   faults.throw_if_any();
-  Plan plan;
   for (Ready& next : ready) {
-    const program::Lowering& lowering = lowerings.find(*next.option);
+    const OptionSpec& spec = *next.option;
+    const program::Lowering& lowering = lowerings.find(spec);
     try {
-      plan.options.push_back(
-          make_option(*next.option, next.parallel, std::move(next.job), lowering, settings));
+      Option option = choose(std::move(next), lowering);
+      if (settings.changes && option.verdict != Verdict::fits) {
+        option.changes = find_changes(option, lowering);
+      }
+      if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
+        option.largest_micro_batch = find_largest_micro_batch(option, lowering);
+      }
+      if (settings.effects && plan.options.empty()) {
+        option.assumptions = find_effects(option, lowering);
+      } else {
+        for (const auto& assumption : option.job.assumptions) {
+          option.assumptions.push_back({assumption, 0, 0});
+        }
+      }
+      plan.options.push_back(std::move(option));
     } catch (const OverflowError&) {
-      throw InputError(next.option->job.model.where,
+      throw InputError(spec.job.model.where,
                        "this model and batch need more than 8 EiB: a number must be wrong");
     }
-    Option& option = plan.options.back();
-    option.warnings = std::move(next.warnings);
-    option.warnings.insert(option.warnings.end(), option.job.warnings.begin(),
-                           option.job.warnings.end());
-    if (!option.accuracy.measured) {
-      option.warnings.push_back(
-          "no measured cases of this framework and task: the interval is the widest of all others");
-    }
+    add_warnings(plan.options.back());
+    if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
-  if (!plan.options.empty()) plan.parameters = plan.options.front().program->parameters_total;
-  recommend(plan);
+  if (!plan.options.empty()) plan.parameters = plan.options.front().program().parameters_total;
+  compare(plan);
   return plan;
 }
 

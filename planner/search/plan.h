@@ -1,5 +1,6 @@
 #pragma once
-// A plan: every option of a PlanSpec lowered, run and judged, and which one to take.
+// A plan: every option of a PlanSpec lowered, run and judged under each way to share the job, and
+// which one to take.
 
 #include <memory>
 #include <optional>
@@ -7,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "search/rent.h"
 #include "search/training_job.h"
 #include "search/verdict.h"
 
@@ -33,6 +35,7 @@ struct Phase {
 struct Gpu {
   int index = 0, rank = 0;
   std::string role;
+  std::shared_ptr<const Program> program;  // equal ranks share it
   Card card;
   Judgement judgement;
   std::vector<Phase> phases;
@@ -47,7 +50,7 @@ struct Gpu {
 struct Change {
   std::string words;  // "recompute full"
   Verdict verdict = Verdict::does_not_fit;
-  std::int64_t needed = 0;    // least bytes to reserve
+  std::int64_t needed = 0;    // least bytes to reserve, of the GPU that needs most
   std::int64_t headroom = 0;  // negative: still short by so much
 };
 
@@ -58,24 +61,60 @@ struct AssumptionEffect {
   std::int64_t low = 0, high = 0;
 };
 
+/// Another way to share the job on the same GPUs, in short.
+struct Alternative {
+  spec::Parallel parallel = spec::Parallel::none;
+  bool applies = true;  // false: `because` says why it cannot be
+  Verdict verdict = Verdict::fits;
+  std::int64_t needed = 0, headroom = 0;  // of the GPU that needs most
+  std::optional<Timing> timing;
+  double samples_per_second = 0;  // of all cards; 0 where there is no timing
+  std::string because;            // why it was not taken
+};
+
+/// A job on the GPUs of an option, shared in one way.
 struct Option {
   const spec::OptionSpec* spec = nullptr;
   spec::Parallel parallel = spec::Parallel::none;
-  RankJob job;
-  std::shared_ptr<const Program> program;  // of rank 0; equal ranks share it
+  std::string shares;  // what the cards share, in a sentence; "" for one card
+  RankJob job;         // of rank 0
   Accuracy accuracy;
   Verdict verdict = Verdict::fits;
   std::string reason;
   std::vector<Gpu> gpus;
+  std::size_t tightest = 0;  // index of the GPU with the least headroom
   std::vector<AssumptionEffect> assumptions;
   std::vector<Change> changes;  // where it does not fit: the cheapest that would
   std::vector<std::string> warnings;
+  std::optional<Timing> timing;  // empty where the device's speed is not known
+  std::optional<Rent> rent;      // where there is a price file
+  std::vector<Alternative> others;
+  std::int64_t largest_micro_batch = 0;  // that fits, where a larger batch is asked about
+
+  const Program& program() const { return *gpus.front().program; }
+  const Gpu& worst_gpu() const { return gpus[tightest]; }
+  /// Optimizer steps that run at the same time: one, or one a card.
+  std::int64_t runs() const {
+    return parallel == spec::Parallel::independent ? spec->cluster.count : 1;
+  }
+  /// Samples that all cards together complete in the time of one step.
+  std::int64_t samples_per_step() const { return job.batch.global * runs(); }
+  /// 0 where there is no timing.
+  double samples_per_second() const {
+    return timing ? static_cast<double>(samples_per_step()) / timing->step_seconds : 0;
+  }
 };
 
 struct Plan {
+  std::shared_ptr<const spec::PlanSpec>
+      spec;                     // what was asked, with equal batches; options point in
   std::vector<Option> options;  // in the order of the PlanSpec
   std::optional<std::size_t> recommended;
   std::string because;
+  std::string answer;  // to the hypothesis; "" where there is none
+  /// What is not the same on all sides and so takes a comparison its ground, as "sequence 2048 and
+  /// 4096"; empty where options can be compared.
+  std::vector<std::string> differences;
   std::int64_t parameters = 0;  // of the first option's model
 };
 
@@ -85,12 +124,26 @@ struct PlanSettings {
 };
 
 /// Throws InputError for jobs, models and strategies that cannot be expressed, all faults at once.
-/// The PlanSpec must outlive the plan.
 Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings);
+
+// For the files of this room.
+
+/// The job on the GPUs of `spec`, every rank lowered, judged and, where the device's speed is
+/// known, timed. `job` is any rank's.
+Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                   const program::Lowering& lowering);
+
+/// Answers the hypothesis, finds what differs between options, and recommends.
+void compare(Plan& plan);
 
 /// The changes that would make a job fit, cheapest first, each lowered and judged anew; when no
 /// single one does, all of them together.
 std::vector<Change> find_changes(const Option& option, const program::Lowering& lowering);
+
+/// The largest micro-batch that fits, accumulation aside; 0 where not even one sample does. Found
+/// by doubling and halving between, so a larger one might still fit where another kernel is
+/// dispatched.
+std::int64_t find_largest_micro_batch(const Option& option, const program::Lowering& lowering);
 
 /// What the other choices for assumed words would do to the peak.
 std::vector<AssumptionEffect> find_effects(const Option& option, const program::Lowering& lowering);

@@ -51,6 +51,12 @@ Profile read_profile(const std::string& framework) {
     profile.selective = own.require_boolean("selective").value;
     own.finish();
   }
+  if (const Node* parallel = map.require_list("parallel")) {
+    for (const Node& name : parallel->children) {
+      const auto found = spec::as_choice(name, "'parallel'", spec::parallel_names(), faults);
+      if (found) profile.parallel.push_back(static_cast<spec::Parallel>(*found));
+    }
+  }
   map.finish();
   faults.throw_if_any();
   return profile;

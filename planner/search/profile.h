@@ -18,8 +18,9 @@ struct Profile {
   std::string optimizer_because;
   bool clips = false;
   std::string clip_because;
-  bool reentrant = false;  // of full recompute
-  bool selective = false;  // whether it offers selective recompute
+  bool reentrant = false;                // of full recompute
+  bool selective = false;                // whether it offers selective recompute
+  std::vector<spec::Parallel> parallel;  // ways to share a job that are modelled, simplest first
 };
 
 /// Words of the frameworks that have a profile, sorted.

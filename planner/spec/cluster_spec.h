@@ -41,10 +41,10 @@ struct PriceSeen {
 
 /// One kind of GPU. Numbers nobody has sourced are absent, never guessed.
 struct DeviceSpec {
-  std::string name;                  // the short name: "h200"
-  std::string gpu;                   // the part: "H200-SXM-141GB"
-  std::vector<std::string> aliases;  // other spellings
-  std::string compute_capability;    // "9.0", "gfx942"
+  std::string name;                                      // the short name: "h200"
+  std::string gpu;                                       // the part: "H200-SXM-141GB"
+  std::vector<std::string> aliases;                      // other spellings
+  std::string compute_capability;                        // "9.0", "gfx942"
   std::optional<Sourced<std::int64_t>> multiprocessors;  // kernels size their scratch space by it
   Confidence confidence = Confidence::unknown;
 

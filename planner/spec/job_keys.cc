@@ -72,6 +72,7 @@ std::span<const JobKey> job_keys() {
       {"accumulation", "N", "Batch", "passes a step"},
       {"global-batch", "N", "Batch", "samples a step, over all ranks"},
       {"sequence", "TOKENS", "Batch", "tokens a sample; default 2048"},
+      {"samples", "N", "Batch", "samples of an epoch, for its time and rent"},
       {"recompute", "KIND", "Memory and kernels",
        "none, full, selective:POLICY (activation checkpointing); default none"},
       {"attention", "KERNEL", "Memory and kernels",

@@ -10,6 +10,7 @@ namespace {
 
 // Bounds far above anything trained, so that no product of them leaves 63 bits unnoticed.
 constexpr std::int64_t most_samples = 1'000'000'000;
+constexpr std::int64_t most_epoch = 1'000'000'000'000;
 constexpr std::int64_t most_passes = 1'000'000;
 constexpr std::int64_t most_tokens = 100'000'000;
 constexpr std::int64_t most_rank = 65'536;
@@ -37,6 +38,7 @@ class JobReader {
     job_.global_batch = integer("global-batch", {1, most_samples});
     job_.sequence = integer_or("sequence", {1, most_tokens}, 2048,
                                "not given; a common length for fine-tuning");
+    job_.samples = integer("samples", {1, most_epoch});
     read_recompute();
     job_.attention = choice<Attention>("attention", attention_names());
     job_.allocator = text("allocator");

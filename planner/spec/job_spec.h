@@ -13,6 +13,7 @@
 #include "base/diagnostic.h"
 #include "spec/cluster_spec.h"
 #include "spec/node.h"
+#include "spec/price_spec.h"
 
 namespace shardfit::spec {
 
@@ -119,6 +120,7 @@ struct JobSpec {
   std::optional<Setting<std::int64_t>> micro_batch, accumulation,
       global_batch;  // see resolve_batch
   Setting<std::int64_t> sequence;
+  std::optional<Setting<std::int64_t>> samples;  // of an epoch
   Setting<Recompute> recompute;
   Setting<Attention> attention;
   std::optional<Lora> lora;  // for the tasks lora and qlora
@@ -147,7 +149,7 @@ struct Override {
 struct PlanSpec {
   std::vector<OptionSpec> options;
   std::optional<Setting<Hypothesis>> hypothesis;
-  std::optional<Setting<std::string>> prices;  // path of the person's price file
+  std::optional<PriceSpec> prices;  // the person's price file
   std::vector<Setting<std::string>> device_profiles;
   std::vector<Override> overrides;
 };

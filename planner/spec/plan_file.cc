@@ -151,12 +151,13 @@ Layer split(const Node& command_line) {
   return layer;
 }
 
-void read_plan_keys(const Node& keys, PlanSpec& plan, Diagnostics& faults) {
+void read_plan_keys(const Node& keys, PlanSpec& plan, std::optional<Setting<std::string>>& prices,
+                    Diagnostics& faults) {
   MapView map(keys, "the plan", faults);
   if (const auto found = map.choice("hypothesis", hypothesis_names())) {
     plan.hypothesis = {static_cast<Hypothesis>(found->value), found->where, ""};
   }
-  if (const auto found = map.string("prices")) plan.prices = {found->value, found->where, ""};
+  if (const auto found = map.string("prices")) prices = {found->value, found->where, ""};
   if (const Node* profiles = map.find("device-profile")) {
     const auto add = [&](const Node& node) {
       if (const auto path = as_string(node, "'device-profile' of the plan", faults)) {
@@ -237,10 +238,12 @@ PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_li
     }
     all.options = last.options;
   }
-  read_plan_keys(all.plan, plan, faults);
+  std::optional<Setting<std::string>> prices;
+  read_plan_keys(all.plan, plan, prices, faults);
   for (const auto& profile : plan.device_profiles) {
     devices.add_profile(resolve_beside(profile), faults);
   }
+  if (prices) plan.prices = read_prices(resolve_beside(*prices), devices, faults);
   if (all.options.empty()) {
     faults.error(all.job.where, "no device is given",
                  {"give --on [COUNTx]DEVICE, or 'options' in a plan file"});

@@ -1,0 +1,228 @@
+// Which option to take: the hypothesis answered, what is not equal on all sides said, one
+// recommended.
+
+#include <algorithm>
+#include <functional>
+
+#include "base/format.h"
+#include "search/plan.h"
+
+namespace shardfit::search {
+namespace {
+
+using spec::Parallel;
+
+std::string name_of(const Option& option) {
+  const std::string parallel = spec::parallel_names()[static_cast<std::size_t>(option.parallel)];
+  return option.spec->cluster.count == 1 ? option.spec->name
+                                         : option.spec->name + " (" + parallel + ")";
+}
+
+std::string step_of(const Option& option) {
+  return format_seconds(Seconds{option.timing->step_seconds});
+}
+
+/// "sequence 2048 and 4096" where the options differ.
+void find_difference(const Plan& plan, const std::string& key,
+                     const std::function<std::string(const Option&)>& value,
+                     std::vector<std::string>& differences) {
+  std::vector<std::string> values;
+  for (const Option& option : plan.options) {
+    const std::string text = value(option);
+    if (std::find(values.begin(), values.end(), text) == values.end()) values.push_back(text);
+  }
+  if (values.size() > 1) differences.push_back(key + " " + join(values, " and "));
+}
+
+std::vector<std::string> find_differences(const Plan& plan) {
+  std::vector<std::string> found;
+  find_difference(
+      plan, "model", [](const Option& o) { return o.spec->job.model.value; }, found);
+  find_difference(
+      plan, "task",
+      [](const Option& o) {
+        return spec::task_names()[static_cast<std::size_t>(o.spec->job.task.value)];
+      },
+      found);
+  find_difference(
+      plan, "precision",
+      [](const Option& o) {
+        return spec::precision_names()[static_cast<std::size_t>(o.spec->job.precision.value)];
+      },
+      found);
+  find_difference(
+      plan, "global batch", [](const Option& o) { return format_count(o.job.batch.global); },
+      found);
+  find_difference(
+      plan, "sequence", [](const Option& o) { return format_count(o.spec->job.sequence.value); },
+      found);
+  find_difference(
+      plan, "samples",
+      [](const Option& o) {
+        return o.spec->job.samples ? format_count(o.spec->job.samples->value) : "not given";
+      },
+      found);
+  return found;
+}
+
+bool runs(const Option& option) { return option.verdict != Verdict::does_not_fit; }
+
+/// The option with the fewest GPUs, the first of those.
+const Option& smallest(const Plan& plan) {
+  const Option* least = &plan.options.front();
+  for (const Option& option : plan.options) {
+    if (option.spec->cluster.count < least->spec->cluster.count) least = &option;
+  }
+  return *least;
+}
+
+std::string answer_make_possible(const Plan& plan) {
+  const Option& base = smallest(plan);
+  if (runs(base)) {
+    return "make-possible: not needed, " + name_of(base) + " runs it (" +
+           verdict_text(base.verdict) + ")";
+  }
+  for (const Option& option : plan.options) {
+    if (!runs(option)) continue;
+    return "make-possible: yes, " + name_of(option) + " runs it (" + verdict_text(option.verdict) +
+           "), " + name_of(base) + " does not";
+  }
+  return "make-possible: no, none of the options runs it";
+}
+
+std::string answer_shorter_step(const Plan& plan) {
+  const Option& base = smallest(plan);
+  const Option* best = nullptr;
+  for (const Option& option : plan.options) {
+    if (!runs(option) || &option == &base || !option.timing) continue;
+    if (!best || option.timing->step_seconds < best->timing->step_seconds) best = &option;
+  }
+  if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
+  if (!runs(base)) {
+    return "shorter-step: " + name_of(base) + " does not run it, so there is no step to shorten; " +
+           name_of(*best) + " takes " + step_of(*best);
+  }
+  const double ratio = base.timing->step_seconds / best->timing->step_seconds;
+  return std::string("shorter-step: ") + (ratio > 1 ? "yes, " : "no, ") + name_of(*best) +
+         " takes " + step_of(*best) + " a step, " + name_of(base) + " " + step_of(base) + " (" +
+         format_number(ratio) + " times as fast)";
+}
+
+std::string answer_larger_batch(const Plan& plan) {
+  std::string text = "larger-batch: largest micro-batch that fits, and what all cards make of it: ";
+  bool first = true;
+  for (const Option& option : plan.options) {
+    if (!first) text += "; ";
+    first = false;
+    const std::int64_t micro = option.largest_micro_batch;
+    const std::int64_t ranks =
+        option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
+    text += name_of(option) + " ";
+    text += micro == 0 ? "none"
+                       : format_count(micro) + " (" + format_count(micro * ranks) +
+                             " without accumulation)";
+  }
+  return text;
+}
+
+/// What is to be small: rent a sample, else time a sample; empty where it is not known.
+std::optional<double> rent_a_sample(const Option& option) {
+  if (!option.rent || !option.rent->step) return {};
+  const Money& step = *option.rent->step;
+  return (step.low + step.high) / 2 / static_cast<double>(option.samples_per_step());
+}
+std::optional<double> seconds_a_sample(const Option& option) {
+  if (!option.timing) return {};
+  return 1 / option.samples_per_second();
+}
+std::optional<double> step_seconds(const Option& option) {
+  if (!option.timing) return {};
+  return option.timing->step_seconds;
+}
+std::optional<double> gpus(const Option& option) {
+  return static_cast<double>(option.spec->cluster.count);
+}
+
+struct Measure {
+  std::optional<double> (*value)(const Option&);
+  std::string says;
+};
+
+Measure measure_of(const spec::PlanSpec& spec) {
+  if (spec.hypothesis && spec.hypothesis->value == spec::Hypothesis::make_possible) {
+    return {gpus, "the fewest GPUs that run it"};
+  }
+  if (spec.hypothesis && spec.hypothesis->value == spec::Hypothesis::shorter_step) {
+    return {step_seconds, "the shortest step"};
+  }
+  if (spec.prices) return {rent_a_sample, "the lowest rent a sample"};
+  return {seconds_a_sample, "the most samples a second; rent is not weighed without --prices"};
+}
+
+std::string value_text(const Measure& measure, const Option& option) {
+  if (measure.value == gpus) return "";
+  if (measure.value == rent_a_sample) {
+    const auto samples = static_cast<double>(option.samples_per_step());
+    return format_number(option.rent->step->low / samples * 1000) + " to " +
+           format_number(option.rent->step->high / samples * 1000) + " " + option.rent->currency +
+           " per 1,000 samples";
+  }
+  if (measure.value == step_seconds) return step_of(option) + " a step";
+  return format_number(option.samples_per_second()) + " samples a second";
+}
+
+void recommend(Plan& plan) {
+  Verdict best = Verdict::does_not_fit;
+  for (const Option& option : plan.options) best = std::min(best, option.verdict);
+  if (best == Verdict::does_not_fit) {
+    plan.because = "no option fits";
+    return;
+  }
+  if (!plan.differences.empty()) {
+    plan.because = "none: the options differ in " + join(plan.differences, "; ") +
+                   ", so they cannot be weighed against each other";
+    return;
+  }
+  const Measure measure = measure_of(*plan.spec);
+  bool all_known = true;
+  for (std::size_t i = 0; i < plan.options.size(); ++i) {
+    const Option& option = plan.options[i];
+    if (option.verdict != best) continue;
+    all_known = all_known && measure.value(option).has_value();
+    const bool lower = plan.recommended && all_known &&
+                       *measure.value(option) < *measure.value(plan.options[*plan.recommended]);
+    if (!plan.recommended || lower) plan.recommended = i;
+  }
+  const Option& chosen = plan.options[*plan.recommended];
+  plan.because =
+      std::string(best == Verdict::fits ? "it fits: " : "it runs, tightly: ") + chosen.reason;
+  if (plan.options.size() == 1) return;
+  if (!all_known) {
+    plan.because += "; the first of the options with this verdict (speed or price not known)";
+    return;
+  }
+  const std::string value = value_text(measure, chosen);
+  plan.because += "; " + measure.says + (value.empty() ? "" : ": " + value);
+}
+
+}  // namespace
+
+void compare(Plan& plan) {
+  if (plan.options.size() > 1) plan.differences = find_differences(plan);
+  if (plan.spec->hypothesis) {
+    switch (plan.spec->hypothesis->value) {
+      case spec::Hypothesis::make_possible:
+        plan.answer = answer_make_possible(plan);
+        break;
+      case spec::Hypothesis::shorter_step:
+        plan.answer = answer_shorter_step(plan);
+        break;
+      case spec::Hypothesis::larger_batch:
+        plan.answer = answer_larger_batch(plan);
+        break;
+    }
+  }
+  recommend(plan);
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,122 @@
+// One option: each distinct rank lowered, judged on its card, and all of them timed together.
+
+#include <algorithm>
+
+#include "search/plan.h"
+#include "search/sharing.h"
+
+namespace shardfit::search {
+namespace {
+
+/// "first_step.", "second_step.", "steady_step." as measured cases call them.
+std::string step_prefix(int step, int steps) {
+  if (step == steps) return "steady_step.";
+  constexpr const char* names[] = {"first_step.", "second_step."};
+  return step <= 2 ? names[step - 1] : "step_" + std::to_string(step) + ".";
+}
+
+std::vector<Phase> phases_of(const Program& program, const run::RunResult& result, int steps) {
+  std::vector<Phase> phases;
+  for (const run::PhaseReading& reading : result.phases) {
+    Phase phase;
+    phase.step = reading.step;
+    phase.live = reading.live;
+    if (reading.live && reading.step != 0 && reading.step != steps) continue;
+    phase.name = reading.live ? reading.name : step_prefix(reading.step, steps) + reading.name;
+    phase.allocated = reading.allocated;
+    phase.reserved = reading.reserved;
+    phase.instruction = reading.live ? -1 : reading.peak_instruction;
+    if (phase.instruction >= 0) {
+      const StorageInfo& storage = program.storages[reading.peak_storage];
+      phase.cause = {storage.kind, program.modules[storage.module], storage.category};
+    }
+    const auto same = std::find_if(phases.begin(), phases.end(),
+                                   [&](const Phase& p) { return p.name == phase.name; });
+    if (same == phases.end()) {
+      phases.push_back(std::move(phase));
+    } else if (phase.allocated > same->allocated) {  // the next micro-batch of the step
+      phase.reserved = std::max(phase.reserved, same->reserved);
+      *same = std::move(phase);
+    } else {
+      same->reserved = std::max(phase.reserved, same->reserved);
+    }
+  }
+  return phases;
+}
+
+/// The instruction that marks the end of a phase.
+std::int64_t end_of(const Program& program, const Phase& phase) {
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.action != Action::phase) continue;
+    const PhaseMark& mark = program.phases[instruction.id];
+    if (mark.step == phase.step && mark.live == phase.live) return static_cast<std::int64_t>(i);
+  }
+  return static_cast<std::int64_t>(program.instructions.size()) - 1;
+}
+
+Gpu judge_gpu(const Option& option, const Card& card, std::shared_ptr<const Program> lowered) {
+  const Program& program = *lowered;
+  Gpu gpu;
+  gpu.program = lowered;
+  gpu.card = card;
+  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy);
+  gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
+  for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
+    const Phase& best = gpu.phases[gpu.worst];
+    const bool steady = gpu.phases[i].name.starts_with("steady_step.") && best.step > 1 &&
+                        best.step < gpu.phases[i].step;
+    if (gpu.phases[i].allocated > best.allocated ||
+        (steady && gpu.phases[i].allocated == best.allocated)) {
+      gpu.worst = i;
+    }
+  }
+  run::RunLimits limits;
+  limits.settings = option.job.allocator;
+  const Phase& worst = gpu.phases[gpu.worst];
+  const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(program, worst);
+  gpu.peak = live_after(program, limits, at);
+  return gpu;
+}
+
+}  // namespace
+
+Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                   const program::Lowering& lowering) {
+  Option option;
+  option.spec = &spec;
+  option.parallel = parallel;
+  option.shares = what_is_shared(parallel, spec.cluster.count);
+  option.job = std::move(job);
+  option.accuracy = accuracy_of(option.job.profile.framework,
+                                spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
+  const spec::DeviceSpec& device = spec.cluster.device;
+  const Card card{device.usable->value.count(), context_of(device.compute_capability)};
+  const program::TrainingJob alone = option.job.job;
+  for (const RankGroup& group : rank_groups(parallel, spec.cluster.count)) {
+    const program::TrainingJob own = job_of_rank(alone, parallel, spec.cluster.count, group.rank);
+    const auto program = std::make_shared<const Program>(lowering.lower(own));
+    Gpu gpu = judge_gpu(option, card, program);
+    gpu.role = group.role;
+    for (int rank = group.first; rank <= group.last; ++rank) {
+      gpu.index = static_cast<int>(option.gpus.size());
+      gpu.rank = parallel == spec::Parallel::independent ? 0 : rank;
+      option.gpus.push_back(gpu);
+    }
+  }
+  for (std::size_t i = 1; i < option.gpus.size(); ++i) {
+    const Judgement& best = option.worst_gpu().judgement;
+    const Judgement& other = option.gpus[i].judgement;
+    if (other.verdict > best.verdict ||
+        (other.verdict == best.verdict && other.headroom() < best.headroom())) {
+      option.tightest = i;
+    }
+  }
+  const Gpu& worst = option.worst_gpu();
+  option.job.job = job_of_rank(alone, parallel, spec.cluster.count, worst.rank);
+  option.verdict = worst.judgement.verdict;
+  option.reason = worst.judgement.reason;
+  return option;
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,72 @@
+#include "search/sharing.h"
+
+namespace shardfit::search {
+
+using spec::Parallel;
+
+std::string what_is_shared(Parallel parallel, std::int64_t gpus) {
+  if (gpus == 1) return "";
+  switch (parallel) {
+    case Parallel::independent:
+      return "nothing: each card runs a job of its own, whole model and whole batch";
+    case Parallel::ddp:
+      return "each card keeps a whole copy of model, gradients and optimizer states; the batch is "
+             "split";
+    case Parallel::zero1:
+      return "each card keeps a whole copy of model and gradients; optimizer states and the batch "
+             "are split";
+    case Parallel::zero2:
+      return "each card keeps a whole copy of the model; gradients, optimizer states and the batch "
+             "are split";
+    case Parallel::zero3:
+    case Parallel::fsdp1:
+    case Parallel::fsdp2:
+      return "model, gradients, optimizer states and the batch are split; a layer's parameters are "
+             "gathered while it runs";
+    case Parallel::tensor:
+      return "every layer's matrices are split; each card sees the whole batch";
+    case Parallel::pipeline:
+      return "the layers are split; micro-batches pass from card to card";
+    case Parallel::none:
+    case Parallel::automatic:
+      break;
+  }
+  return "nothing";
+}
+
+std::vector<RankGroup> rank_groups(Parallel parallel, std::int64_t gpus) {
+  const int last = static_cast<int>(gpus) - 1;
+  switch (parallel) {
+    case Parallel::none:
+    case Parallel::independent:
+      return {{0, 0, last, gpus == 1 ? "the job" : "a run of its own"}};
+    case Parallel::ddp:
+      return {{0, 0, last, "a replica"}};
+    default:
+      break;
+  }
+  std::vector<RankGroup> groups;  // shares differ: parameters do not divide evenly
+  for (int rank = 0; rank <= last; ++rank) {
+    groups.push_back({rank, rank, rank, "rank " + std::to_string(rank)});
+  }
+  return groups;
+}
+
+program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, std::int64_t ranks,
+                                 int rank) {
+  if (parallel == Parallel::ddp || parallel == Parallel::zero1) {
+    job.ddp = program::DdpJob{};
+    job.ddp->ranks = ranks;
+    job.ddp->rank = rank;
+    // transformers' Trainer enters no_sync for all but the last pass (Accelerator.accumulate)
+    job.ddp->no_sync = job.framework == "hf-trainer";
+  }
+  if (parallel == Parallel::zero1) {
+    job.zero_redundancy = program::ZeroRedundancyJob{};
+    job.zero_redundancy->ranks = ranks;
+    job.zero_redundancy->rank = rank;
+  }
+  return job;
+}
+
+}  // namespace shardfit::search
