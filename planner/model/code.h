@@ -109,6 +109,7 @@ struct Module {
   std::vector<tensor::Tensor> tensors;  // parameters, then buffers; empty where absent
   std::vector<Value> children;
   const Module* replaced_by = nullptr;  // an adapter that wraps it
+  bool hooked = false;                  // the machine's hooks run around its forward
   bool output_wants_gradient = false;   // a forward hook sets requires_grad on its output
 };
 

@@ -438,7 +438,26 @@ Value Machine::call_function(const Code& code, const Module* self, Value* locals
   return result;
 }
 
+template <class Run>
+Value Machine::hooked(const Module& module, const Value* arguments, std::size_t count,
+                      const Run& run_it) {
+  Frame own(stack_, count);
+  for (std::size_t i = 0; i < count; ++i) own[i] = arguments[i];
+  hooks->before_forward(module, own.data(), count);
+  Value result = run_it(own.data());
+  hooks->after_forward(module, result);
+  return result;
+}
+
 Value Machine::forward(const Module& module, const Value* arguments, std::size_t count) {
+  if (!hooks || !module.hooked || hooks_around_recompute) {
+    return plain_forward(module, arguments, count);
+  }
+  return hooked(module, arguments, count,
+                [&](Value* own) { return plain_forward(module, own, count); });
+}
+
+Value Machine::plain_forward(const Module& module, const Value* arguments, std::size_t count) {
   const CompiledClass& type = *module.type;
   const Nested nested(*this, type, module.path);
   const tensor::Scoped<std::uint32_t> label(runtime.label.module, module.label);
@@ -452,10 +471,12 @@ Value Machine::forward(const Module& module, const Value* arguments, std::size_t
 
 Value Machine::call(const Module& module, Value* arguments, std::size_t count) {
   const Module& target = module.replaced_by ? *module.replaced_by : module;
-  if (target.type->spec->recompute_unit && recompute && runtime.grad_enabled) {
-    return recompute(target, ValueList(arguments, arguments + count));
-  }
-  Value result = forward(target, arguments, count);
+  const bool again = target.type->spec->recompute_unit && recompute && runtime.grad_enabled;
+  const auto run_it = [&](Value* own) {
+    return again ? recompute(target, ValueList(own, own + count)) : forward(target, own, count);
+  };
+  const bool around = hooks && target.hooked && hooks_around_recompute;
+  Value result = around ? hooked(target, arguments, count, run_it) : run_it(arguments);
   if (module.output_wants_gradient && result.kind == ValueKind::tensor &&
       !result.tensor.requires_grad()) {
     result.tensor->leaf_requires_grad = true;

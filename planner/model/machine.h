@@ -35,6 +35,15 @@ struct Host {
   virtual Value run(const std::string& name, Value* arguments) = 0;
 };
 
+/// What a wrapper does around the forward of the modules it wraps
+/// (torch.nn.Module.register_forward_pre_hook, register_forward_hook).
+struct ModuleHooks {
+  virtual ~ModuleHooks() = default;
+  /// May replace the arguments; they stay alive until the call has returned.
+  virtual void before_forward(const Module& module, Value* arguments, std::size_t count) = 0;
+  virtual void after_forward(const Module& module, Value& result) = 0;
+};
+
 /// Names and arguments of running calls: a stack in pieces that never move.
 class ValueStack {
  public:
@@ -106,6 +115,10 @@ class Machine {
   /// Runs in place of a `with` block it knows; false: unknown.
   std::function<bool(const Value& what, const std::function<void()>& body)> within;
   Host* host = nullptr;
+  ModuleHooks* hooks = nullptr;  // of modules that are `hooked`
+  /// Where a hooked module is recomputed: the hooks run once around both (the unit was wrapped in a
+  /// module that recomputes), or inside, each time the forward runs.
+  bool hooks_around_recompute = false;
   std::deque<Module> modules;
 
  private:
@@ -131,6 +144,9 @@ class Machine {
     int& depth_;
   };
 
+  Value plain_forward(const Module& module, const Value* arguments, std::size_t count);
+  template <class Run>
+  Value hooked(const Module& module, const Value* arguments, std::size_t count, const Run& run);
   Value call_value(const Code& code, const Module* self, Value* locals);
   void make_tensors(Module& module);
   void run_construct(Module& module);

@@ -36,7 +36,8 @@ Tensor coefficient_of(const Tensor& total) {
 
 }  // namespace
 
-Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
+Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach,
+                      const std::function<Tensor(const Tensor&)>& whole_norms) {
   if (parameters.empty()) return {};
   Runtime& runtime = parameters.front().runtime();
   const Scoped<tensor::Label> label(runtime.label, {"clip", 0, false});
@@ -55,9 +56,11 @@ Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach) {
   if (norms.empty()) return {};
   const auto n = static_cast<std::int64_t>(norms.size());
   Tensor stacked = runtime.empty(Shape{n}, dtype);
+  Tensor whole = whole_norms ? whole_norms(stacked) : Tensor();
   Tensor total = runtime.empty({}, dtype);
   runtime.launched("stack", dtype, 8.0 * static_cast<double>(n));
   runtime.launched("norm", dtype, 4.0 * static_cast<double>(n));
+  whole.reset();
   stacked.reset();
   norms.clear();
   const Tensor coefficient = coefficient_of(total);

@@ -1,6 +1,7 @@
 #pragma once
 // Clipping and loss scaling: what they allocate between backward and the optimizer.
 
+#include <functional>
 #include <vector>
 
 #include "tensor/tensor.h"
@@ -8,8 +9,11 @@
 namespace shardfit::program {
 
 /// torch.nn.utils.clip_grad_norm_ (torch/nn/utils/clip_grad.py): the norm of each gradient, at once
-/// or one by one, their norm, then the gradients are scaled in place. Gives the norm.
-tensor::Tensor clip_gradients(const std::vector<tensor::Tensor>& parameters, bool foreach);
+/// or one by one, their norm, then the gradients are scaled in place. Gives the norm. Where
+/// gradients are shards, `whole_norms` makes norms of whole gradients out of those of shards.
+tensor::Tensor clip_gradients(
+    const std::vector<tensor::Tensor>& parameters, bool foreach,
+    const std::function<tensor::Tensor(const tensor::Tensor&)>& whole_norms = {});
 
 /// GradScaler.unscale_ (torch/amp/grad_scaler.py): the inverse of the scale by way of fp64, copies
 /// for the device of the gradients. Returns the flag that is kept until the scale's update.

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "model/machine.h"
@@ -16,15 +18,24 @@ class Strategy {
  public:
   virtual ~Strategy() = default;
   /// The model is built; the wrapper's constructor runs.
-  virtual void wrap(const std::vector<tensor::Tensor>& trainable) = 0;
+  virtual void wrap(const model::Module& root) = 0;
+  /// What the optimizer is given: of the trainable parameters that the wrapped model lists, or in
+  /// their place.
+  virtual std::vector<tensor::Tensor> optimized(std::vector<tensor::Tensor> listed) const {
+    return listed;
+  }
+  /// Parameters, gradients and states are on the host, and so is the optimizer's step.
+  virtual bool optimizes_on_host() const { return false; }
   /// Before and after the wrapped model's forward. `synchronize`: gradients of this pass are
   /// exchanged.
   virtual void before_forward(bool synchronize) = 0;
   virtual void after_forward(bool synchronize, model::Value& result) = 0;
+  /// The norm of all gradients, which are scaled by it.
+  virtual tensor::Tensor clip(const std::vector<tensor::Tensor>& parameters, bool foreach);
   /// A parameter's gradient has been accumulated.
-  virtual void after_gradient(tensor::TensorBody& parameter) = 0;
+  virtual void after_gradient(tensor::TensorBody&) {}
   /// The backward pass has ended.
-  virtual void after_backward() = 0;
+  virtual void after_backward() {}
 };
 
 /// DistributedDataParallel's settings.
@@ -33,10 +44,42 @@ struct DdpJob {
   std::int64_t rank = 0;
   std::int64_t bucket_bytes = 25 << 20;
   bool bucket_bytes_given = false;  // then the first bucket is not a smaller one
-  bool bucket_view = false;  // gradients are views of the buckets
+  bool bucket_view = false;         // gradients are views of the buckets
   bool static_graph = false;
   bool find_unused = false;
   bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
+};
+
+/// One call of fully_shard.
+struct Fsdp2Unit {
+  std::vector<std::string> modules;  // paths; several modules are gathered and reduced as one
+  std::optional<bool> reshard_after_forward;  // empty: as the job says
+};
+
+/// fully_shard's settings (torch.distributed.fsdp, "FSDP2").
+struct Fsdp2Job {
+  /// The calls in their order, before that for the model itself. A path "*" stands for a call for
+  /// each block. Empty: input embedding and head where `embeddings` says so, then the blocks.
+  std::vector<Fsdp2Unit> units;
+  std::int64_t ranks = 2;        // that share one copy
+  std::int64_t replicas = 1;     // copies (a mesh of two dimensions)
+  std::int64_t rank = 0;         // of ranks * replicas
+  std::optional<DType> compute;  // MixedPrecisionPolicy: param_dtype, reduce_dtype, output_dtype
+  std::optional<DType> reduce;
+  std::optional<DType> output;
+  bool cast_inputs = true;
+  bool reshard_after_forward = true;
+  std::int64_t reshard_ranks = 0;    // after forward: to so many ranks; 0: to all
+  std::optional<bool> reshard_root;  // empty: the root stays whole
+  bool embeddings = false;           // input embedding and head are units of their own
+  int prefetch_forward = 0;          // blocks gathered ahead explicitly
+  int prefetch_backward = 0;
+  bool offload = false;        // shards, gradients and states on the host
+  bool no_sync = false;        // only the last micro-batch of a step exchanges gradients
+  bool built_on_meta = false;  // no memory before the model is sharded
+  /// Blocks were wrapped for recompute before they were sharded, so that their hooks run once
+  /// around forward and recomputation; false: transformers' layers, which recompute inside.
+  bool around_recompute = false;
 };
 
 /// ZeroRedundancyOptimizer's settings.
@@ -46,11 +89,12 @@ struct ZeroRedundancyJob {
   bool bucket_view = false;  // parameters are views of one flat tensor a rank
 };
 
-/// An optimizer over this rank's share of the parameters. Mixed dtypes share no bucket in torch; here
-/// each part is taken to be of one dtype.
+/// An optimizer over this rank's share of the parameters. Mixed dtypes share no bucket in torch;
+/// here each part is taken to be of one dtype.
 std::unique_ptr<Optimizer> make_zero_redundancy(std::unique_ptr<Optimizer> inner,
                                                 const ZeroRedundancyJob& job);
 
 std::unique_ptr<Strategy> make_ddp(const DdpJob& job, model::Machine& machine);
+std::unique_ptr<Strategy> make_fsdp2(const Fsdp2Job& job, model::Machine& machine);
 
 }  // namespace shardfit::program

@@ -55,19 +55,22 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
 class Trainer : public model::Host {
  public:
   Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root)
-      : job_(job), runtime_(runtime), machine_(machine), root_(root) {
-    for (const model::Parameter& p : machine.parameters(root)) {
-      if (!p.tensor->leaf_requires_grad) continue;
-      p.tensor->parameter = static_cast<std::int32_t>(trainable_.size());
-      trainable_.push_back(p.tensor);
-    }
-  }
+      : job_(job), runtime_(runtime), machine_(machine), root_(root) {}
 
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
-    if (!job_.ddp) return;
-    strategy_ = make_ddp(*job_.ddp, machine_);
-    strategy_->wrap(trainable_);
+    if (job_.ddp) strategy_ = make_ddp(*job_.ddp, machine_);
+    if (job_.fsdp2) strategy_ = make_fsdp2(*job_.fsdp2, machine_);
+    if (strategy_) strategy_->wrap(root_);
+    std::vector<Tensor> listed;
+    for (const model::Parameter& p : machine_.parameters(root_)) {
+      if (p.tensor->leaf_requires_grad) listed.push_back(p.tensor);
+    }
+    trainable_ = strategy_ ? strategy_->optimized(std::move(listed)) : std::move(listed);
+    for (std::size_t i = 0; i < trainable_.size(); ++i) {
+      trainable_[i]->parameter = static_cast<std::int32_t>(i);
+    }
+    if (!strategy_) return;
     runtime_.after_accumulate = [this](tensor::TensorBody& body) {
       strategy_->after_gradient(body);
     };
@@ -84,7 +87,8 @@ class Trainer : public model::Host {
       }
       return;
     }
-    optimizer_ = make_optimizer(job_.optimizer, job_.implementation);
+    const bool on_host = strategy_ && strategy_->optimizes_on_host();
+    optimizer_ = make_optimizer(on_host ? "none" : job_.optimizer, job_.implementation);
     if (job_.zero_redundancy) {
       optimizer_ = make_zero_redundancy(std::move(optimizer_), *job_.zero_redundancy);
     }
@@ -109,7 +113,8 @@ class Trainer : public model::Host {
     } else if (name == "unscale") {
       found_infinite_ = unscale_gradients(scale_);
     } else if (name == "clip") {
-      return Value::of(clip_gradients(trainable_, *job_.clip_foreach));
+      return Value::of(strategy_ ? strategy_->clip(trainable_, *job_.clip_foreach)
+                                 : clip_gradients(trainable_, *job_.clip_foreach));
     } else if (name == "construct_optimizer") {
       construct_optimizer();
     } else if (name == "optimizer_step") {
@@ -156,7 +161,8 @@ class Trainer : public model::Host {
     ValueList list;
     for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);
     const bool last = ++forwards_ % job_.accumulation == 0;
-    const bool synchronize = !job_.ddp || !job_.ddp->no_sync || last;
+    const bool waits = (job_.ddp && job_.ddp->no_sync) || (job_.fsdp2 && job_.fsdp2->no_sync);
+    const bool synchronize = !waits || last;
     if (strategy_) strategy_->before_forward(synchronize);
     Value result = machine_.call(root_, std::move(list));
     if (strategy_) strategy_->after_forward(synchronize, result);
@@ -262,6 +268,8 @@ graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
   one.steps = 1;
   one.accumulation = 1;
   one.recompute = Recompute::none;
+  one.ddp.reset();
+  one.fsdp2.reset();
   graph::ModelGraph graph;
   run(one, &graph);
   return graph;
@@ -277,6 +285,7 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = job.parameters;
+  runtime.meta = job.fsdp2 && job.fsdp2->built_on_meta;
   try {
     const Module* root = machine.build(class_of(library, head_class(family_, job.head)), {}, "");
     machine.tie();

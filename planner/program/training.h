@@ -66,6 +66,7 @@ struct TrainingJob {
   std::string experts = "grouped_mm";
   std::optional<LoraJob> lora;
   std::optional<DdpJob> ddp;
+  std::optional<Fsdp2Job> fsdp2;
   std::optional<ZeroRedundancyJob> zero_redundancy;
   int steps = 3;
   bool record_computes = false;

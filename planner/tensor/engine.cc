@@ -84,6 +84,7 @@ void evaluate(Node& node, Queue& queue, int depth) {
     for (std::size_t i = 0; i < node.pending.size(); ++i) in[i] = std::move(node.pending[i]);
     node.pending.clear();
     const Scoped<Label> label(runtime.label, {node.kind, node.module, true});
+    for (const auto& hook : node.before) hook();
     if (runtime.recorder) runtime.recorder->node_runs(node);
     node.backward(node, in, out);
     validate(node, out);
@@ -110,6 +111,7 @@ void run_backward(const Tensor& root, const Tensor& gradient) {
   // Nodes run outside the caller's autocast and hooks: the pass has its own thread.
   const Scoped<bool> no_autocast(runtime.autocast.enabled, false);
   if (runtime.recorder) runtime.recorder->backward_begins(root);
+  const Scoped<std::vector<std::function<void()>>> callbacks(runtime.final_callbacks, {});
   count_dependencies(root->grad_fn.get(), ++runtime.pass);
   add_pending(*root->grad_fn.get(), root->output, Tensor(gradient));
   Queue queue;
@@ -119,6 +121,8 @@ void run_backward(const Tensor& root, const Tensor& gradient) {
     queue.pop();
     evaluate(*node.get(), queue, runtime.backward_depth);
   }
+  const auto last = std::exchange(runtime.final_callbacks, {});
+  for (const auto& callback : last) callback();
 }
 
 Tensor sum_to(const Tensor& tensor, const Shape& shape) {

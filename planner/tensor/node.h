@@ -3,6 +3,7 @@
 // gradients go (pytorch torch/csrc/autograd/function.h).
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -78,8 +79,10 @@ struct Node {
   std::vector<std::int64_t> sizes;       // of parts, where there are many
   DType dtype = DType::f32;
   std::unique_ptr<NodeExtra> extra;
-  Tensor held_variable;            // of an accumulate node
-  SmallVector<Tensor, 1> pending;  // gradients that have arrived, while the node waits
+  Tensor held_variable;                       // of an accumulate node
+  std::vector<std::function<void()>> before;  // hooks on its outputs: run when their gradients are
+                                              // there (Tensor.register_hook)
+  SmallVector<Tensor, 1> pending;             // gradients that have arrived, while the node waits
 
   void save(const Tensor& tensor) {
     saved.push_back({});

@@ -18,6 +18,7 @@ Storage* Runtime::new_storage(std::int64_t bytes) {
   storage->runtime = this;
   storage->id = static_cast<std::uint32_t>(program.storages.size());
   storage->stream = current_stream;
+  storage->has_memory = true;
   StorageInfo info;
   info.bytes = bytes;
   info.stream = current_stream;
@@ -48,7 +49,7 @@ Tensor Runtime::empty(const Shape& shape, DType dtype) {
 
 Tensor Runtime::empty_strided(const Shape& shape, const Shape& stride, DType dtype) {
   const std::int64_t bytes = checked_multiply(shape.count(), element_size(dtype));
-  return Tensor(new_body(shape, stride, dtype, bytes > 0 ? new_storage(bytes) : nullptr));
+  return Tensor(new_body(shape, stride, dtype, bytes > 0 && !meta ? new_storage(bytes) : nullptr));
 }
 
 Tensor Runtime::view_of(const Tensor& base, const Shape& shape, const Shape& stride) {
@@ -70,12 +71,34 @@ void Runtime::rebase(const Tensor& tensor, const Tensor& onto) {
   if (old && --old->references == 0) drop(old);
 }
 
+void Runtime::take_memory(const Tensor& tensor) {
+  Storage* storage = tensor->storage;
+  if (!storage || !storage->has_memory) return;
+  storage->has_memory = false;
+  program.instructions.push_back({Action::release, storage->stream, storage->id});
+}
+
+void Runtime::give_memory(const Tensor& tensor) {
+  Storage* storage = tensor->storage;
+  if (!storage || storage->has_memory) return;
+  StorageInfo info = program.storages[storage->id];
+  info.stream = current_stream;
+  info.backward = label.backward;
+  info.kind = label.kind;
+  info.module = label.module;
+  storage->has_memory = true;
+  storage->stream = current_stream;
+  storage->id = static_cast<std::uint32_t>(program.storages.size());
+  program.storages.push_back(info);
+  program.instructions.push_back({Action::allocate, current_stream, storage->id});
+}
+
 Tensor Runtime::scratch(std::int64_t bytes) { return empty(Shape{bytes}, DType::u8); }
 
-Tensor Runtime::host_scalar(DType dtype) {
-  Tensor scalar(new_body(Shape{}, Shape{}, dtype, nullptr));
-  scalar->on_host = true;
-  return scalar;
+Tensor Runtime::on_host(const Shape& shape, DType dtype) {
+  Tensor tensor(new_body(shape, contiguous_strides(shape), dtype, nullptr));
+  tensor->on_host = true;
+  return tensor;
 }
 
 NodeRef Runtime::make_node(const char* kind, Backward backward, int edges) {
@@ -270,7 +293,7 @@ void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output
 }
 
 void Runtime::drop(Storage* storage) {
-  if (!closing_) {
+  if (!closing_ && storage->has_memory) {
     program.instructions.push_back({Action::release, storage->stream, storage->id});
   }
   storages_.give(storage);
@@ -299,6 +322,7 @@ void Runtime::drop(Node* node) {
   node->release_saved();
   node->saved.clear();
   node->extra.reset();
+  node->before.clear();
   node->pending.clear();
   // A long chain of nodes is dropped in a loop, not by recursion: 10^5 operators deep would be a
   // stack overflow (pytorch torch/csrc/autograd/function.cpp, deleteNode).

@@ -84,10 +84,16 @@ class Runtime {
   Tensor alias_of(const Tensor& base, const Shape& shape, const Shape& stride);
   /// Gives `tensor` the storage of `onto` (tensor.data = a view of it); its own goes.
   void rebase(const Tensor& tensor, const Tensor& onto);
+  /// Takes the memory from under `tensor` and all that share its storage, and gives it memory
+  /// again, of the current stream's pool (UntypedStorage.resize_ to 0 and back). Nothing where it
+  /// is so already.
+  void take_memory(const Tensor& tensor);
+  void give_memory(const Tensor& tensor);
   /// Memory that is no tensor of the program: a kernel's scratch space.
   Tensor scratch(std::int64_t bytes);
-  /// A number on the host: it takes no bytes of the device.
-  Tensor host_scalar(DType dtype);
+  /// A tensor, or a number, on the host: it takes no bytes of the device.
+  Tensor on_host(const Shape& shape, DType dtype);
+  Tensor host_scalar(DType dtype) { return on_host(Shape{}, dtype); }
 
   /// A node of the autograd graph with `edges` places for inputs; sequence numbers ascend.
   NodeRef make_node(const char* kind, Backward backward, int edges);
@@ -154,6 +160,9 @@ class Runtime {
   OperatorMode* mode = nullptr;
   OperatorRecorder* recorder = nullptr;
   std::function<void(TensorBody&)> after_accumulate;  // hook of every trainable parameter, if any
+  /// Run when the innermost backward pass has ended, once (engine.h, queue_callback).
+  std::vector<std::function<void()>> final_callbacks;
+  bool meta = false;  // tensors get no memory: torch.device("meta")
 
  private:
   Storage* new_storage(std::int64_t bytes);

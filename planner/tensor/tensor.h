@@ -37,8 +37,9 @@ struct Shape {
 
 struct Storage {
   std::uint32_t references = 0;
-  std::uint32_t id = 0;
+  std::uint32_t id = 0;  // of the memory it has, or had last
   std::uint8_t stream = 0;
+  bool has_memory = true;  // false: resized to nothing while tensors are still on it
   Runtime* runtime = nullptr;
 };
 

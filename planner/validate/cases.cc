@@ -69,7 +69,9 @@ std::string unsupported_trainer(const Node& c) {
 std::string unsupported(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
-  if (!strategy.empty() && strategy != "none" && strategy != "ddp") return "strategy " + strategy;
+  const bool known =
+      strategy.empty() || strategy == "none" || strategy == "ddp" || strategy == "fsdp2";
+  if (!known) return "strategy " + strategy;
   if (truth(c, "compile")) return "torch.compile";
   if (given(c, "quantization")) return "quantization";
   if (given(c, "adapter")) return "adapter";
@@ -136,8 +138,42 @@ void read_lora(const Node& c, program::TrainingJob& job, Diagnostics& faults) {
   job.lora = std::move(out);
 }
 
+/// fully_shard as the plain loops call it: a policy where compute or reduction differ from the
+/// parameters.
+void read_fsdp2(const Node& c, Case& out, Diagnostics& faults) {
+  const Node& parallel = at(c, "parallel");
+  program::Fsdp2Job fsdp;
+  fsdp.ranks = whole(parallel, "shard", 2, faults);
+  fsdp.replicas = whole(parallel, "replicate", 1, faults);
+  fsdp.rank = whole(c, "rank", 0, faults);
+  const Node& precision = at(c, "precision");
+  const std::optional<DType> compute = dtype_named(text(precision, "compute"));
+  const std::optional<DType> reduce = dtype_named(text(precision, "reduce"));
+  const bool mixed = compute.value_or(out.job.parameters) != out.job.parameters ||
+                     reduce.value_or(out.job.parameters) != out.job.parameters;
+  if (mixed && !truth(precision, "autocast")) {
+    fsdp.compute = compute;
+    fsdp.reduce = reduce;
+  }
+  const std::string reshard = text(parallel, "reshard_after_forward");
+  fsdp.reshard_after_forward = reshard != "false";
+  if (!reshard.empty() && reshard != "false" && reshard != "true") {
+    fsdp.reshard_ranks = whole(parallel, "reshard_after_forward", 0, faults);
+  }
+  if (given(parallel, "reshard_root")) fsdp.reshard_root = truth(parallel, "reshard_root");
+  fsdp.embeddings = truth(parallel, "wrap_embeddings");
+  fsdp.prefetch_forward = static_cast<int>(whole(parallel, "explicit_prefetch_forward", 0, faults));
+  fsdp.prefetch_backward =
+      static_cast<int>(whole(parallel, "explicit_prefetch_backward", 0, faults));
+  fsdp.offload = text(parallel, "cpu_offload") == "both";
+  fsdp.no_sync = truth(c, "no_sync");
+  fsdp.built_on_meta = text(c, "build_on") == "meta";
+  out.job.fsdp2 = fsdp;
+}
+
 void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
+  if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
   if (text(parallel, "strategy") != "ddp") return;
   program::DdpJob ddp;
   ddp.ranks = whole(parallel, "data", 2, faults);

@@ -53,13 +53,23 @@ void check_outcome(const run::RunResult& result, const Case& c, CaseResult& out)
                           std::string::npos;
 }
 
+/// The job as it can have run: a model larger than the card was built without memory and got some
+/// when it had been sharded.
+program::TrainingJob runnable_job(const Case& c, const program::Lowering& lowering) {
+  program::TrainingJob job = c.job;
+  if (!job.fsdp2 || c.memory_bytes == 0) return job;
+  const std::int64_t bytes = lowering.parameter_count() * element_size(job.parameters);
+  if (bytes > c.memory_bytes) job.fsdp2->built_on_meta = true;
+  return job;
+}
+
 CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
   CaseResult out;
   out.id = c.id;
   out.group = c.group;
   out.family = lowering.model().model_type;
   out.ends_out_of_memory = c.ends_out_of_memory;
-  const Program program = lowering.lower(c.job);
+  const Program program = lowering.lower(runnable_job(c, lowering));
   run::RunLimits limits;
   if (c.memory_bytes > 0) limits.total = c.memory_bytes;
   if (!c.allocator.empty()) limits.settings = run::parse_allocator_settings(c.allocator);

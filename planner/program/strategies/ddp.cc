@@ -22,8 +22,11 @@ class Ddp : public Strategy {
   Ddp(const DdpJob& job, model::Machine& machine)
       : job_(job), machine_(machine), runtime_(machine.runtime) {}
 
-  void wrap(const std::vector<Tensor>& trainable) override {
-    parameters_ = trainable;
+  void wrap(const model::Module& root) override {
+    for (const model::Parameter& p : machine_.parameters(root)) {
+      if (p.tensor->leaf_requires_grad) parameters_.push_back(p.tensor);
+    }
+    const std::vector<Tensor>& trainable = parameters_;
     // Without unused parameters to look for, the first iteration has one bucket a dtype: it is
     // rebuilt.
     const bool limits = job_.find_unused && !job_.static_graph;

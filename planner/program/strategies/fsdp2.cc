@@ -1,0 +1,427 @@
+// fully_shard: every rank holds a part of each parameter and gathers the whole of a block while it
+// runs (torch/distributed/fsdp/_fully_shard/_fully_shard.py, _fsdp_state.py).
+
+#include <algorithm>
+#include <deque>
+
+#include "program/clip.h"
+#include "program/strategies/fsdp2_group.h"
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+namespace fsdp2 {
+namespace {
+
+using model::Module;
+using model::Value;
+using model::ValueKind;
+using model::ValueList;
+using tensor::Runtime;
+using tensor::Scoped;
+using tensor::Tensor;
+
+Mesh consecutive(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t rank) {
+  Mesh mesh;
+  for (std::int64_t i = 0; i < count; ++i) {
+    mesh.ranks.push_back(static_cast<std::int32_t>(first + i * step));
+  }
+  mesh.rank = rank;
+  return mesh;
+}
+
+Meshes meshes_of(const Fsdp2Job& job) {
+  const std::int64_t position = job.rank % job.ranks;
+  Meshes meshes;
+  meshes.shard = consecutive(job.rank - position, job.ranks, 1, position);
+  meshes.replicate = consecutive(position, job.replicas, job.ranks, job.rank / job.ranks);
+  const std::int64_t few = job.reshard_ranks > 0 ? job.reshard_ranks : job.ranks;
+  meshes.smaller = consecutive(job.rank - job.rank % few, few, 1, job.rank % few);
+  return meshes;
+}
+
+/// Every tensor of a value that needs a gradient, in place.
+template <class Visit>
+void each_gradient_tensor(Value& value, const Visit& visit) {
+  if (value.kind == ValueKind::tensor && value.tensor.requires_grad()) visit(value.tensor);
+  if (value.kind == ValueKind::list) {
+    for (Value& item : *value.list) each_gradient_tensor(item, visit);
+  }
+}
+
+/// Floating tensors in `dtype`; a list that changes is another list.
+void cast_tensors(Value& value, DType dtype) {
+  if (value.kind == ValueKind::tensor && is_floating(value.tensor.dtype())) {
+    value.tensor = tensor::to(value.tensor, dtype);
+  } else if (value.kind == ValueKind::list) {
+    ValueList items = *value.list;
+    for (Value& item : items) cast_tensors(item, dtype);
+    value = Value::of_list(std::move(items));
+  }
+}
+
+/// The node that stands before a unit: its backward comes when all of the unit's has been
+/// (RegisterPostBackwardFunction).
+struct AfterBackward : tensor::NodeExtra {
+  explicit AfterBackward(Group& g) : group(g) {}
+  Group& group;
+};
+
+void run_after_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradients& out) {
+  static_cast<AfterBackward&>(*node.extra).group.after_backward();
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    // Gradients that nobody gave are zeros (torch.autograd.Function, materialize_grads).
+    out[i] = in[i] ? in[i] : node.runtime->empty(node.inputs[i].shape, node.inputs[i].dtype);
+  }
+}
+
+struct Unit {
+  Unit(Shared& shared, const Fsdp2Job& job, const Meshes& meshes, std::vector<Module*> m)
+      : modules(m.begin(), m.end()), group(shared, job, meshes, m.front()->label) {}
+  std::vector<const Module*> modules;
+  std::vector<const Module*> to_run;  // of several, those that this forward has not reached
+  Group group;
+  Stage stage = Stage::idle;
+  std::vector<Unit*> next, previous;  // explicitly prefetched in forward, in backward
+};
+
+class Fsdp2 : public Strategy, public model::ModuleHooks {
+ public:
+  Fsdp2(const Fsdp2Job& job, model::Machine& machine)
+      : job_(job), meshes_(meshes_of(job)), shared_(machine), runtime_(machine.runtime) {}
+
+  void wrap(const Module& root) override {
+    const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
+    std::vector<Unit*> of_blocks;
+    for (const Fsdp2Unit& call : calls()) make_units(call, of_blocks);
+    for (Module& m : shared_.machine.modules) {
+      if (&m == &root) root_ = &make_unit({&m}, job_.reshard_root.value_or(false));
+    }
+    root_->group.to_smaller_mesh = false;
+    set_prefetches(of_blocks);
+    in_module_order();
+    if (job_.built_on_meta) {
+      runtime_.meta = false;
+      materialize(root);
+    }
+    shared_.machine.hooks = this;
+    shared_.machine.hooks_around_recompute = job_.around_recompute;
+  }
+
+  bool optimizes_on_host() const override { return job_.offload; }
+
+  /// Norms are of shards: their squares are summed over the ranks before the roots are drawn
+  /// (torch/distributed/tensor/_ops/_math_ops.py, _NormPartial).
+  Tensor clip(const std::vector<Tensor>& parameters, bool foreach) override {
+    if (job_.offload) return {};
+    if (job_.ranks == 1) return clip_gradients(parameters, foreach);
+    return clip_gradients(parameters, foreach, [this](const Tensor& norms) {
+      const Tensor squares = runtime_.empty(norms.shape(), norms.dtype());
+      const Tensor summed = runtime_.empty(norms.shape(), norms.dtype());
+      const std::uint32_t done = exchange_norms(summed);
+      runtime_.wait_event(done, runtime_.current_stream);
+      return runtime_.empty(norms.shape(), norms.dtype());
+    });
+  }
+
+  void before_forward(bool synchronize) override {
+    for (Unit& unit : units_) unit.group.exchange_gradients = synchronize;
+  }
+  void after_forward(bool, Value&) override {}
+
+  void before_forward(const Module& module, Value* arguments, std::size_t count) override {
+    Unit& unit = unit_of(module);
+    if (unit.to_run.empty()) unit.to_run = unit.modules;
+    if (unit.stage == Stage::before_backward) {  // recomputed
+      if (!unit.group.holds_whole()) {
+        unit.group.unshard();
+        unit.group.wait_for_unshard();
+      }
+      return cast_inputs(arguments, count);
+    }
+    const bool first = unit.stage != Stage::forward;
+    unit.stage = Stage::forward;
+    if (first && !running_root_) start_forward(unit);
+    cast_inputs(arguments, count);
+    const bool entering = unit.group.stage != Stage::forward;
+    unit.group.stage = Stage::forward;
+    unit.group.unshard();
+    unit.group.wait_for_unshard();
+    if (entering && runtime_.grad_on()) watch_inputs(unit, arguments, count);
+    if (!first) return;
+    for (Unit* next : unit.next) next->group.prefetch(Stage::forward);
+  }
+
+  void after_forward(const Module& module, Value& result) override {
+    Unit& unit = unit_of(module);
+    unit.to_run.erase(std::remove(unit.to_run.begin(), unit.to_run.end(), &module),
+                      unit.to_run.end());
+    if (!unit.to_run.empty() || unit.stage == Stage::before_backward) return cast_output(result);
+    unit.group.after_forward();
+    if (runtime_.grad_on()) watch_outputs(unit, result);
+    unit.stage = Stage::idle;
+    if (running_root_ == &unit) {
+      if (shared_.last_gather) {
+        shared_.gather_streams_wait(shared_.last_gather->copied_out);
+        shared_.last_gather.reset();
+      }
+      running_root_ = nullptr;
+    }
+    cast_output(result);
+  }
+
+ private:
+  std::uint32_t exchange_norms(const Tensor& norms) {
+    Collective collective;
+    collective.kind = CollectiveKind::all_reduce;
+    collective.dtype = norms.dtype();
+    collective.bytes = norms.count() * element_size(norms.dtype());
+    collective.group = runtime_.group(meshes_.shard.ranks);
+    return runtime_.exchange(collective, runtime_.stream("nccl"));
+  }
+
+  /// The modules that hold the input embedding and the head, where they do not share a weight.
+  std::vector<Module*> embeddings() const {
+    std::vector<Module*> found;
+    for (Module& m : shared_.machine.modules) {
+      const bool head = m.type->spec->is_linear && !m.path.empty() &&
+                        m.path.find('.') == std::string::npos &&
+                        m.path.find("head") != std::string::npos;
+      const bool input = m.type->spec->name == "embedding" && found.empty();
+      if (input || head) found.push_back(&m);
+    }
+    return found;
+  }
+
+  std::vector<Fsdp2Unit> calls() const {
+    if (!job_.units.empty()) return job_.units;
+    std::vector<Fsdp2Unit> calls;
+    if (job_.embeddings) {
+      for (const Module* m : embeddings()) calls.push_back({{m->path}, {}});
+    }
+    calls.push_back({{"*"}, {}});
+    return calls;
+  }
+
+  void make_units(const Fsdp2Unit& call, std::vector<Unit*>& of_blocks) {
+    const bool reshard = call.reshard_after_forward.value_or(job_.reshard_after_forward);
+    if (call.modules.size() == 1 && call.modules[0] == "*") {
+      for (Module& m : shared_.machine.modules) {
+        if (m.type->spec->recompute_unit) of_blocks.push_back(&make_unit({&m}, reshard));
+      }
+      return;
+    }
+    std::vector<Module*> modules;
+    for (const std::string& path : call.modules) {
+      for (Module& m : shared_.machine.modules) {
+        if (m.path == path && !m.replaced_by) modules.push_back(&m);
+      }
+    }
+    if (modules.size() < call.modules.size()) {
+      throw std::runtime_error("no module '" + call.modules.back() + "' to shard");
+    }
+    make_unit(modules, reshard);
+  }
+
+  Unit& make_unit(const std::vector<Module*>& modules, bool reshard) {
+    Unit& unit = units_.emplace_back(shared_, job_, meshes_, modules);
+    unit.group.reshard_after_forward = reshard;
+    unit.group.to_smaller_mesh = job_.reshard_ranks > 1 && job_.reshard_ranks < job_.ranks;
+    std::vector<model::Parameter> listed;
+    for (Module* m : modules) {
+      m->hooked = true;
+      for (model::Parameter& p : shared_.machine.parameters(*m)) {
+        const bool again = std::any_of(listed.begin(), listed.end(),
+                                       [&](const auto& other) { return other.tensor == p.tensor; });
+        if (!again) listed.push_back(std::move(p));
+      }
+    }
+    for (const model::Parameter& p : listed) {
+      if (std::find(managed_.begin(), managed_.end(), p.tensor.get()) != managed_.end()) continue;
+      const tensor::Scoped<tensor::Label> label(runtime_.label,
+                                                {"parameter", p.module->label, false});
+      unit.group.parameters.emplace_back(p.tensor, places_of(p.tensor), meshes_.shard, job_);
+      managed_.push_back(unit.group.parameters.back().shard.get());
+    }
+    return unit;
+  }
+
+  std::vector<Place> places_of(const Tensor& parameter) const {
+    std::vector<Place> places;
+    for (Module& m : shared_.machine.modules) {
+      for (std::size_t i = 0; i < m.tensors.size(); ++i) {
+        if (m.tensors[i] == parameter) places.push_back({&m, i});
+      }
+    }
+    return places;
+  }
+
+  void set_prefetches(const std::vector<Unit*>& blocks) {
+    const auto count = static_cast<int>(blocks.size());
+    for (int i = 0; i < count; ++i) {
+      Unit& unit = *blocks[static_cast<std::size_t>(i)];
+      for (int k = i + 1; k <= std::min(i + job_.prefetch_forward, count - 1); ++k) {
+        unit.next.push_back(blocks[static_cast<std::size_t>(k)]);
+      }
+      for (int k = i - 1; k >= std::max(i - job_.prefetch_backward, 0); --k) {
+        unit.previous.push_back(blocks[static_cast<std::size_t>(k)]);
+      }
+    }
+  }
+
+  /// Units as named_modules lists them: the root first (_lazy_init).
+  void in_module_order() {
+    for (const Module& m : shared_.machine.modules) {
+      for (Unit& unit : units_) {
+        const bool listed = std::find(ordered_.begin(), ordered_.end(), &unit) != ordered_.end();
+        const auto& own = unit.modules;
+        if (!listed && std::find(own.begin(), own.end(), &m) != own.end()) {
+          ordered_.push_back(&unit);
+        }
+      }
+    }
+  }
+
+  /// Module.to_empty: children first, then parameters and buffers, each place by itself.
+  void materialize(const Module& module) {
+    for (const Value& child : module.children) {
+      if (child.kind == ValueKind::module) materialize_child(*child.module);
+      if (child.kind != ValueKind::list) continue;
+      for (const Value& item : *child.list) {
+        if (item.kind == ValueKind::module) materialize_child(*item.module);
+      }
+    }
+    for (Module& own : shared_.machine.modules) {
+      if (&own != &module) continue;
+      const Scoped<tensor::Label> label(runtime_.label, {"parameter", own.label, false});
+      for (std::size_t i = 0; i < own.tensors.size(); ++i) {
+        if (own.tensors[i]) materialize(own, i);
+      }
+    }
+  }
+  void materialize_child(const Module& child) {
+    const bool wrapped = child.replaced_by && child.replaced_by != &child;
+    materialize(wrapped ? *child.replaced_by : child);
+  }
+  void materialize(Module& module, std::size_t index) {
+    const Tensor old = module.tensors[index];
+    Tensor fresh = runtime_.empty(old.shape(), old.dtype());
+    fresh->leaf_requires_grad = old->leaf_requires_grad;
+    runtime_.set_category(fresh, Category::parameter);
+    module.tensors[index] = fresh;
+    for (Unit& unit : units_) {
+      for (Parameter& p : unit.group.parameters) {
+        if (p.at(module, index)) p.replace_shard(fresh);
+      }
+    }
+  }
+
+  Unit& unit_of(const Module& module) {
+    for (Unit& unit : units_) {
+      const auto& own = unit.modules;
+      if (std::find(own.begin(), own.end(), &module) != own.end()) return unit;
+    }
+    throw std::runtime_error("a module with hooks is no unit");
+  }
+
+  /// Gathers come after what the optimizer has queued (_root_pre_forward).
+  void start_forward(Unit& unit) {
+    running_root_ = &unit;
+    if (shared_.gather == 0) {
+      shared_.copy_in = runtime_.stream("all_gather_copy_in");
+      shared_.gather = runtime_.stream("all_gather");
+      shared_.reduce = runtime_.stream("reduce_scatter");
+      shared_.all_reduce = meshes_.replicate.size() > 1 ? runtime_.stream("all_reduce") : 0;
+      const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
+      for (Unit* each : ordered_) {
+        for (Parameter& p : each->group.parameters) p.pad_shard();
+      }
+    }
+    shared_.gather_streams_wait(shared_.record());
+  }
+
+  void cast_inputs(Value* arguments, std::size_t count) const {
+    if (!job_.cast_inputs || !job_.compute) return;
+    for (std::size_t i = 0; i < count; ++i) cast_tensors(arguments[i], *job_.compute);
+  }
+  void cast_output(Value& result) const {
+    if (job_.output) cast_tensors(result, *job_.output);
+  }
+
+  void watch_inputs(Unit& unit, Value* arguments, std::size_t count) {
+    std::vector<Tensor*> inputs;
+    for (std::size_t i = 0; i < count; ++i) {
+      if (arguments[i].kind == ValueKind::list) {  // the caller keeps its own list
+        arguments[i] = Value::of_list(*arguments[i].list);
+      }
+      each_gradient_tensor(arguments[i], [&](Tensor& t) { inputs.push_back(&t); });
+    }
+    if (inputs.empty() || unit.group.parameters.empty()) return;
+    const tensor::NodeRef node = runtime_.make_node("fsdp_after_backward", run_after_backward,
+                                                    static_cast<int>(inputs.size()));
+    node->extra = std::make_unique<AfterBackward>(unit.group);
+    int place = 0;
+    for (Tensor* t : inputs) {
+      runtime_.connect(*node.get(), place++, *t);
+      Tensor same = runtime_.view_of(*t, t->shape(), (*t)->stride);
+      runtime_.attach(node, same);
+      *t = std::move(same);
+    }
+  }
+
+  void watch_outputs(Unit& unit, Value& result) {
+    each_gradient_tensor(result, [&](Tensor& t) {
+      if (!t->grad_fn) return;
+      t->grad_fn->before.push_back([this, &unit] { before_backward(unit); });
+    });
+  }
+
+  void before_backward(Unit& unit) {
+    unit.stage = Stage::before_backward;
+    if (!callback_queued_) {
+      callback_queued_ = true;
+      runtime_.final_callbacks.push_back([this] { end_backward(); });
+    }
+    unit.group.before_backward(unit.previous.empty());
+    for (Unit* previous : unit.previous) previous->group.prefetch(Stage::before_backward);
+  }
+
+  /// Units whose inputs need no gradient have not been told that their backward is over
+  /// (_root_post_backward_final_callback).
+  void end_backward() {
+    running_root_ = nullptr;
+    for (Unit* unit : ordered_) {
+      if (unit->group.stage != Stage::after_backward && !unit->group.parameters.empty()) {
+        unit->group.after_backward();
+      }
+      unit->group.stage = Stage::idle;
+      unit->stage = Stage::idle;
+      unit->group.finish_backward();
+    }
+    shared_.forward_order.clear();
+    while (!shared_.reducing.empty()) {
+      runtime_.wait_event(shared_.reducing.front().event, runtime_.current_stream);
+      shared_.reducing.pop_front();
+    }
+    callback_queued_ = false;
+  }
+
+  Fsdp2Job job_;
+  Meshes meshes_;
+  Shared shared_;
+  Runtime& runtime_;
+  std::deque<Unit> units_;
+  std::vector<Unit*> ordered_;
+  std::vector<const tensor::TensorBody*> managed_;  // shards that belong to a unit
+  Unit* root_ = nullptr;
+  Unit* running_root_ = nullptr;  // of the forward that runs
+  bool callback_queued_ = false;
+};
+
+}  // namespace
+}  // namespace fsdp2
+
+std::unique_ptr<Strategy> make_fsdp2(const Fsdp2Job& job, model::Machine& machine) {
+  return std::make_unique<fsdp2::Fsdp2>(job, machine);
+}
+
+}  // namespace shardfit::program
