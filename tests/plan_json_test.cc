@@ -123,8 +123,10 @@ void check_gpu(const Value& gpu, const std::string& verdict) {
   CHECK(number("requested_bytes") <= number("allocated_bytes"));
   CHECK(number("allocated_bytes") <= number("needed_bytes"));
   CHECK(number("allocated_bytes") <= number("reserved_bytes"));
-  CHECK(number("device_bytes") == number("reserved_bytes") + number("context_bytes"));
-  CHECK(number("budget_bytes") == number("usable_bytes") - number("context_bytes"));
+  CHECK(number("device_bytes") ==
+        number("reserved_bytes") + number("context_bytes") + number("exchange_bytes"));
+  CHECK(number("budget_bytes") ==
+        number("usable_bytes") - number("context_bytes") - number("exchange_bytes"));
   CHECK(number("headroom_bytes") == number("budget_bytes") - number("needed_bytes"));
   CHECK(gpu["interval_bytes"][0].GetInt64() < number("allocated_bytes"));
   CHECK(gpu["interval_bytes"][1].GetInt64() > number("allocated_bytes"));

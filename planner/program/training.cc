@@ -312,11 +312,11 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     ValueList locals(static_cast<std::size_t>(loop.slots));
     graph::Trace trace(runtime);
     if (graph) runtime.recorder = &trace;
-    // A wrapper of several ranks changes between steps (buckets are rebuilt): its steps are all
-    // run.
+    // A wrapper of several ranks differs in its first two steps (buckets are rebuilt).
+    const int first_alike = job.ddp ? 3 : 2;
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
-      if (step > 1 && job.repeat_steps && !job.ddp && repeat_step(runtime.program, range, step)) {
+      if (step >= first_alike && job.repeat_steps && repeat_step(runtime.program, range, step)) {
         range = {range_end.first_instruction, range_end.first_storage};
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
         continue;

@@ -127,6 +127,8 @@ class Comparison {
     };
     heading("a steady step");
     row("  time", timed([](const Option& o) { return time(o.timing->step_seconds); }));
+    row("    from", timed([](const Option& o) { return time(o.timing->low_seconds); }));
+    row("    to", timed([](const Option& o) { return time(o.timing->high_seconds); }));
     row("  exchanged", timed([](const Option& o) {
           return o.timing->exchange_bytes == 0 ? std::string() : size(o.timing->exchange_bytes);
         }));
@@ -160,8 +162,10 @@ class Comparison {
       });
     };
     cost("  an hour", [](const Option& o) { return o.rent ? &o.rent->hour : nullptr; });
-    cost("  a step",
-         [](const Option& o) { return o.rent && o.rent->step ? &*o.rent->step : nullptr; });
+    row("  1,000 steps", [](const Option& o) {
+      if (!o.rent || !o.rent->step) return std::string();
+      return money({1000 * o.rent->step->low, 1000 * o.rent->step->high});
+    });
     cost("  an epoch",
          [](const Option& o) { return o.rent && o.rent->epoch ? &o.rent->epoch->cost : nullptr; });
     row("    takes", [](const Option& o) {

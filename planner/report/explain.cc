@@ -167,6 +167,18 @@ void reserved(const Subject& s) {
   s.line("it decides nothing: under a limit cached blocks are given back; see needed");
   s.line("source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.13, replayed on this program");
 }
+std::string exchange_term(const Subject& s, const std::string& sign) {
+  const search::Context& exchange = s.gpu.card.exchange;
+  return exchange.high == 0 ? "" : sign + "exchange " + exact(exchange.bytes());
+}
+
+void exchange(const Subject& s) {
+  const search::Context& c = s.gpu.card.exchange;
+  if (c.high == 0) return s.line("exchange = 0: nothing is exchanged with another card");
+  s.line("exchange = " + exact(c.bytes()) + ", the middle of " + format_bytes(Bytes(c.low)) +
+         " to " + format_bytes(Bytes(c.high)) + ": " + c.source);
+}
+
 void context(const Subject& s) {
   const search::Context& c = s.gpu.card.context;
   s.line("context = " + exact(c.bytes()) + ", the middle of " + format_bytes(Bytes(c.low)) +
@@ -175,7 +187,8 @@ void context(const Subject& s) {
 }
 void device(const Subject& s) {
   s.line("device = reserved " + exact(s.gpu.judgement.unlimited.reserved_peak) + " + context " +
-         exact(s.gpu.card.context.bytes()) + " = " + exact(s.gpu.device_bytes()));
+         exact(s.gpu.card.context.bytes()) + exchange_term(s, " + ") + " = " +
+         exact(s.gpu.device_bytes()));
 }
 void usable(const Subject& s) {
   const spec::DeviceSpec& device = s.option.spec->cluster.device;
@@ -189,7 +202,8 @@ void usable(const Subject& s) {
 }
 void budget(const Subject& s) {
   s.line("budget = usable " + exact(s.gpu.card.usable) + " - context " +
-         exact(s.gpu.card.context.bytes()) + " = " + exact(s.gpu.judgement.budget));
+         exact(s.gpu.card.context.bytes()) + exchange_term(s, " - ") + " = " +
+         exact(s.gpu.judgement.budget));
 }
 void needed(const Subject& s) {
   s.line("needed = " + exact(s.gpu.judgement.needed) +
@@ -213,8 +227,8 @@ void verdict(const Subject& s) {
   s.line(std::string("verdict = ") + verdict_text(s.option.verdict) + ": " + s.option.reason);
   s.line("the program was replayed through the allocator with " +
          format_bytes(Bytes(s.gpu.judgement.budget)) + " to reserve, then");
-  s.line("  with the context at " + format_bytes(Bytes(s.gpu.card.context.high)) + " and " +
-         format_bytes(Bytes(s.gpu.judgement.high - s.gpu.peak.allocated)) +
+  s.line("  with context and exchange at " + format_bytes(Bytes(s.gpu.card.most_outside())) +
+         " and " + format_bytes(Bytes(s.gpu.judgement.high - s.gpu.peak.allocated)) +
          " set aside for the interval's upper end");
 }
 void peak(const Subject& s) {
@@ -247,6 +261,7 @@ constexpr Term terms[] = {
     {"device", device},
     {"usable", usable},
     {"context", context},
+    {"exchange", exchange},
     {"budget", budget},
     {"needed", needed},
     {"headroom", headroom},

@@ -48,11 +48,11 @@ class JsonWriter {
     json_.RawValue(value.c_str(), value.size(), rapidjson::kNumberType);
   }
   void real(const char* name, double value) { digits(name, format_exact(value)); }
-  void money(const char* name, const search::Money& money) {
+  void range(const char* name, const search::Money& range) {
     key(name);
     json_.SetFormatOptions(rapidjson::kFormatSingleLineArray);
     json_.StartArray();
-    for (const double value : {money.low, money.high}) {
+    for (const double value : {range.low, range.high}) {
       const std::string text = format_exact(value);
       json_.RawValue(text.c_str(), text.size(), rapidjson::kNumberType);
     }
@@ -138,6 +138,8 @@ void write_gpu(JsonWriter& json, const Gpu& gpu) {
     json.number("usable_bytes", gpu.card.usable);
     json.number("context_bytes", gpu.card.context.bytes());
     json.pair("context_interval_bytes", gpu.card.context.low, gpu.card.context.high);
+    json.number("exchange_bytes", gpu.card.exchange.bytes());
+    json.pair("exchange_interval_bytes", gpu.card.exchange.low, gpu.card.exchange.high);
     json.number("budget_bytes", judged.budget);
     json.number("requested_bytes", gpu.peak.requested);
     json.number("allocated_bytes", gpu.peak.allocated);
@@ -189,11 +191,11 @@ void write_degrees(JsonWriter& json, const Option& option) {
 
 void write_timing(JsonWriter& json, const std::optional<search::Timing>& timing) {
   if (!timing) {
-    json.none("step_seconds");
-    json.none("exchange");
+    for (const char* key : {"step_seconds", "step_interval_seconds", "exchange"}) json.none(key);
     return;
   }
   json.real("step_seconds", timing->step_seconds);
+  json.range("step_interval_seconds", {timing->low_seconds, timing->high_seconds});
   json.key("exchange");
   json.object([&] {
     json.number("bytes", timing->exchange_bytes);
@@ -203,7 +205,7 @@ void write_timing(JsonWriter& json, const std::optional<search::Timing>& timing)
 }
 
 void write_work(JsonWriter& json, const search::Rent::Work& work) {
-  json.money("cost", work.cost);
+  json.range("cost", work.cost);
   json.real("hours", work.hours);
   json.real("steps", work.steps);
   json.real("samples", work.samples);
@@ -219,8 +221,8 @@ void write_rent(JsonWriter& json, const search::Rent& rent) {
   json.object([&] {
     json.text("currency", rent.currency);
     json.text("prices_of", rent.date);
-    json.money("hour", rent.hour);
-    if (rent.step) json.money("step", *rent.step);
+    json.range("hour", rent.hour);
+    if (rent.step) json.range("step", *rent.step);
     if (rent.epoch) {
       json.key("epoch");
       json.object([&] { write_work(json, *rent.epoch); });

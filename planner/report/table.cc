@@ -173,7 +173,7 @@ class TableWriter {
         "handed out at the peak; " + size(judged.low) + " to " + size(judged.high));
     row("reserved", judged.unlimited.reserved_peak,
         "taken by the allocator where nothing limits it");
-    row("device", gpu.device_bytes(), "reserved and context, as nvidia-smi shows it");
+    row("device", gpu.device_bytes(), "with all outside the allocator, as nvidia-smi shows it");
     row("needed", judged.needed, "the least the allocator must be able to reserve");
     row("usable", gpu.card.usable,
         std::string("what the runtime reports as total (") +
@@ -183,7 +183,14 @@ class TableWriter {
     row("context", gpu.card.context.bytes(),
         "outside the allocator; " + size(gpu.card.context.low) + " to " +
             size(gpu.card.context.high));
-    row("headroom", judged.headroom(), "usable - context - needed");
+    const search::Context& exchange = gpu.card.exchange;
+    const bool exchanges = exchange.high > 0;
+    if (exchanges) {
+      row("exchange", exchange.bytes(),
+          "NCCL, outside too; " + size(exchange.low) + " to " + size(exchange.high));
+    }
+    row("headroom", judged.headroom(),
+        exchanges ? "usable - context - exchange - needed" : "usable - context - needed");
   }
 
   void categories(const Option&, const Gpu& gpu) {

@@ -180,6 +180,13 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
         "the middle of what was seen on such cards, beside the allocator: " + context.source},
        context.low - context.bytes(),
        context.high - context.bytes()});
+  const Context& exchange = option.worst_gpu().card.exchange;
+  if (exchange.high > 0) {
+    effects.push_back({{"exchange", format_bytes(Bytes(exchange.bytes())),
+                        "the middle of what NCCL was seen to take: " + exchange.source},
+                       exchange.low - exchange.bytes(),
+                       exchange.high - exchange.bytes()});
+  }
   return effects;
 }
 

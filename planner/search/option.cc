@@ -91,8 +91,12 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
   const spec::DeviceSpec& device = spec.cluster.device;
-  const Card card{device.usable->value.count(), context_of(device.compute_capability)};
-  const program::TrainingJob alone = option.job.job;
+  const bool exchanges =
+      parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
+  const Card card{device.usable->value.count(), context_of(device.compute_capability),
+                  exchange_of(exchanges ? spec.cluster.count : 1)};
+  program::TrainingJob alone = option.job.job;
+  alone.record_computes = true;
   for (const RankGroup& group : rank_groups(parallel, spec.cluster.count)) {
     const program::TrainingJob own = job_of_rank(alone, parallel, spec.cluster.count, group.rank);
     const auto program = std::make_shared<const Program>(lowering.lower(own));
@@ -113,9 +117,12 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
     }
   }
   const Gpu& worst = option.worst_gpu();
-  option.job.job = job_of_rank(alone, parallel, spec.cluster.count, worst.rank);
+  option.job.job = job_of_rank(option.job.job, parallel, spec.cluster.count, worst.rank);
   option.verdict = worst.judgement.verdict;
   option.reason = worst.judgement.reason;
+  std::string missing;
+  option.timing = time_of(option, missing);
+  if (!missing.empty()) option.warnings.push_back("no step time: " + missing);
   return option;
 }
 

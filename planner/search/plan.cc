@@ -192,7 +192,8 @@ Option choose(Ready ready, const program::Lowering& lowering) {
 }
 
 void add_warnings(Option& option) {
-  option.warnings = option.job.warnings;
+  option.warnings.insert(option.warnings.end(), option.job.warnings.begin(),
+                         option.job.warnings.end());
   if (!option.accuracy.measured) {
     option.warnings.push_back(
         "no measured cases of this framework and task: the interval is the widest of all others");

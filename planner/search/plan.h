@@ -41,9 +41,7 @@ struct Gpu {
   std::vector<Phase> phases;
   std::size_t worst = 0;  // the phase with the highest allocated bytes
   run::Census peak;       // alive at that moment
-  std::int64_t device_bytes() const {
-    return judgement.unlimited.reserved_peak + card.context.bytes();
-  }
+  std::int64_t device_bytes() const { return judgement.unlimited.reserved_peak + card.outside(); }
 };
 
 /// A change of the job, and what comes of it.
@@ -132,6 +130,10 @@ Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings);
 /// known, timed. `job` is any rank's.
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering);
+
+/// A steady step of all ranks; nothing, and what number `missing`, where the device's speed or link
+/// is not known. The programs must record their operators.
+std::optional<Timing> time_of(const Option& option, std::string& missing);
 
 /// Answers the hypothesis, finds what differs between options, and recommends.
 void compare(Plan& plan);

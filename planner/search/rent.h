@@ -13,6 +13,7 @@ namespace shardfit::search {
 /// A steady step of an option.
 struct Timing {
   double step_seconds = 0;
+  double low_seconds = 0, high_seconds = 0;  // its interval
   std::int64_t exchange_bytes = 0;   // that one GPU sends and receives in a step, as buffers
   double exchange_seconds = 0;       // links busy
   double exposed_seconds = 0;        // of these, while no GPU computes

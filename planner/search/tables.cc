@@ -45,6 +45,7 @@ Context context_of(const std::string& compute_capability) {
   MapView file(root, "the runtime's table", faults);
   Context found;
   bool done = false;
+  file.require_list("exchange");  // exchange_of reads it
   read_rows(file, "context", faults, [&](MapView& map) {
     const Node* capabilities = map.require_list("capabilities");
     Context row{map.require_bytes("low").value.count(), map.require_bytes("high").value.count(),
@@ -58,6 +59,22 @@ Context context_of(const std::string& compute_capability) {
     done = true;
   });
   file.finish();
+  faults.throw_if_any();
+  return found;
+}
+
+Context exchange_of(std::int64_t ranks) {
+  Context found;
+  if (ranks == 1) return found;
+  Diagnostics faults;
+  const Node root = spec::read_file(spec::data_directory() + "/runtime.yaml", faults);
+  MapView file(root, "the runtime's table", faults);
+  read_rows(file, "exchange", faults, [&](MapView& map) {
+    const auto up_to = map.integer("up_to_ranks", {2});
+    Context row{map.require_bytes("low").value.count(), map.require_bytes("high").value.count(),
+                map.require_string("source").value};
+    if (found.high == 0 && (!up_to || ranks <= up_to->value)) found = std::move(row);
+  });
   faults.throw_if_any();
   return found;
 }

@@ -19,6 +19,10 @@ struct Context {
 /// The row for a compute capability ("9.0"); the last row of the file takes every other.
 Context context_of(const std::string& compute_capability);
 
+/// What NCCL takes of each card for a communicator of `ranks`, with its first exchange; nothing for
+/// one rank.
+Context exchange_of(std::int64_t ranks);
+
 /// Shares of a prediction to add to it to cover what was measured: low <= 0 <= high, not both 0.
 struct Accuracy {
   double low = 0, high = 0;

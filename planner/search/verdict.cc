@@ -48,11 +48,11 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
   };
   out.low = peak + share(accuracy.low);
   out.high = peak + share(accuracy.high);
-  out.budget = card.usable - card.context.bytes();
+  out.budget = card.usable - card.outside();
   out.needed = run::least_capacity(program, limits, false);
 
   limits.total = card.usable;
-  limits.context = std::min(card.context.bytes(), card.usable);
+  limits.context = std::min(card.outside(), card.usable);
   out.limited = run_program(program, limits);
   if (out.limited.failure) {
     out.verdict = Verdict::does_not_fit;
@@ -65,7 +65,7 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
                  std::to_string(out.limited.retries) + " retries in three steps)";
     return out;
   }
-  limits.context = card.context.high + (out.high - peak);
+  limits.context = card.most_outside() + (out.high - peak);
   const bool room = limits.context < card.usable;
   const run::RunResult upper = room ? run_program(program, limits) : run::RunResult{};
   if (!room || upper.failure || upper.retries > 0) {

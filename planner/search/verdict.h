@@ -22,7 +22,11 @@ const char* verdict_text(Verdict verdict);
 /// One card as a program finds it.
 struct Card {
   std::int64_t usable = 0;  // what the runtime reports as total
-  Context context;          // taken outside the allocator
+  Context context;          // taken outside the allocator by the process
+  Context exchange;         // and by the library that exchanges between cards; nothing on one card
+  /// All that is taken outside the allocator.
+  std::int64_t outside() const { return context.bytes() + exchange.bytes(); }
+  std::int64_t most_outside() const { return context.high + exchange.high; }
 };
 
 struct Judgement {
@@ -33,7 +37,7 @@ struct Judgement {
   run::RunResult limited;          // on this card; `failure` where it does not fit
   std::int64_t low = 0, high = 0;  // interval of the highest allocated bytes
   std::int64_t needed = 0;         // least bytes to reserve in which it runs
-  std::int64_t budget = 0;         // usable - context
+  std::int64_t budget = 0;         // usable - context - exchange
   std::int64_t headroom() const { return budget - needed; }
 };
 

@@ -2,6 +2,9 @@
 // (torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp).
 
 #include <algorithm>
+#include <numeric>
+#include <span>
+#include <unordered_map>
 
 #include "program/strategy.h"
 #include "tensor/ops.h"
@@ -32,6 +35,7 @@ class Ddp : public Strategy {
     const bool limits = job_.find_unused && !job_.static_graph;
     make_buckets(trainable, limits);
     std::reverse(buckets_.begin(), buckets_.end());
+    find_homes();
     if (job_.static_graph) {
       used_map_ = runtime_.empty(Shape{static_cast<std::int64_t>(trainable.size())}, DType::i32);
       runtime_.set_category(used_map_, Category::communication);
@@ -42,6 +46,8 @@ class Ddp : public Strategy {
     const Scoped<tensor::Label> label(runtime_.label, {"ddp", 0, false});
     if (may_rebuild() && !arrived_.empty()) rebuild();
     collecting_ = synchronize;
+    for (Bucket& bucket : buckets_) bucket.pending = bucket.members.size();
+    next_ = 0;
     if (synchronize_buffers_) broadcast_buffers();
   }
 
@@ -57,24 +63,63 @@ class Ddp : public Strategy {
     // (Reducer::delay_all_reduce).
     const bool first = job_.static_graph && passes_ <= 1;
     if (may_rebuild() && !first) arrived_.push_back(&parameter);
-    if (!job_.bucket_view) return;
     if (first) {
       delayed_.push_back(&parameter);
     } else {
-      move_into_bucket(parameter);
+      ready(parameter);
     }
   }
 
   void after_backward() override {
-    for (TensorBody* parameter : delayed_) move_into_bucket(*parameter);
+    const Scoped<tensor::Label> label(runtime_.label, {"ddp", 0, true});
+    for (TensorBody* parameter : delayed_) ready(*parameter);
     delayed_.clear();
+    for (const std::uint32_t done : works_) runtime_.wait_event(done, runtime_.current_stream);
+    if (!works_.empty() && !job_.bucket_view)
+      copy_bytes(buckets_, 2);  // averages back to the gradients
+    works_.clear();
   }
 
  private:
   struct Bucket {
     Tensor buffer;
     std::vector<const TensorBody*> members;
+    std::size_t pending = 0;  // gradients this pass has not brought yet
   };
+
+  /// The gradient goes into its bucket; full buckets are exchanged in order (mark_bucket_ready).
+  void ready(TensorBody& parameter) {
+    Bucket& bucket = buckets_[home_.at(&parameter)];
+    if (job_.bucket_view) move_into_bucket(parameter, bucket);
+    if (bucket.pending > 0) --bucket.pending;
+    while (next_ < buckets_.size() && buckets_[next_].pending == 0) exchange(buckets_[next_++]);
+  }
+
+  void exchange(const Bucket& bucket) {
+    if (!job_.bucket_view) copy_bytes({&bucket, 1}, 2);  // scaled by 1 / ranks on the way
+    Collective all_reduce;
+    all_reduce.kind = CollectiveKind::all_reduce;
+    all_reduce.dtype = bucket.buffer.dtype();
+    all_reduce.bytes = bucket.buffer.count() * element_size(bucket.buffer.dtype());
+    all_reduce.group = group();
+    works_.push_back(runtime_.exchange(all_reduce, runtime_.stream("nccl")));
+  }
+
+  std::uint32_t group() {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(job_.ranks));
+    std::iota(all.begin(), all.end(), 0);
+    return runtime_.group(all);
+  }
+
+  /// Gradients are copied to or from their buckets, a kernel each.
+  void copy_bytes(std::span<const Bucket> buckets, double times) const {
+    for (const Bucket& bucket : buckets) {
+      const DType dtype = bucket.buffer.dtype();
+      const auto bytes = static_cast<double>(bucket.buffer.count() * element_size(dtype));
+      runtime_.launched("copy", dtype, times * bytes,
+                        static_cast<std::int64_t>(bucket.members.size()));
+    }
+  }
 
   /// A small first bucket, unless the size of buckets was given.
   std::int64_t first_limit() const {
@@ -88,9 +133,8 @@ class Ddp : public Strategy {
     value = model::Value::of_list(std::move(copies));
   }
   /// The gradient is copied into its place in the bucket, which it is from then on.
-  void move_into_bucket(TensorBody& parameter) {
-    const Tensor& bucket = bucket_of(&parameter);
-    parameter.grad = runtime_.alias_of(bucket, parameter.shape, parameter.stride);
+  void move_into_bucket(TensorBody& parameter, const Bucket& bucket) {
+    parameter.grad = runtime_.alias_of(bucket.buffer, parameter.shape, parameter.stride);
   }
 
   bool may_rebuild() const { return (job_.static_graph || !job_.find_unused) && !rebuilt_; }
@@ -139,6 +183,13 @@ class Ddp : public Strategy {
       runtime_.set_category(made[i].buffer, Category::communication);
     }
     buckets_ = std::move(made);
+    home_.clear();
+  }
+  /// Which bucket each parameter is in, once their order is settled.
+  void find_homes() {
+    for (std::size_t i = 0; i < buckets_.size(); ++i) {
+      for (const TensorBody* member : buckets_[i].members) home_[member] = i;
+    }
   }
 
   /// After the first synchronized backward: buckets in the order in which gradients arrived. Rank
@@ -157,6 +208,8 @@ class Ddp : public Strategy {
     }
     buckets_.clear();
     make_buckets(order, true);
+    find_homes();
+    for (Bucket& bucket : buckets_) bucket.pending = bucket.members.size();
     rebuilt_ = true;
     arrived_.clear();
   }
@@ -173,15 +226,6 @@ class Ddp : public Strategy {
     return count + (bytes > 0 ? 1 : 0);
   }
 
-  const Tensor& bucket_of(const TensorBody* parameter) const {
-    for (const Bucket& bucket : buckets_) {
-      for (const TensorBody* member : bucket.members) {
-        if (member == parameter) return bucket.buffer;
-      }
-    }
-    throw std::runtime_error("a parameter is in no bucket");
-  }
-
   /// Buffers are sent flattened into one tensor a dtype (_sync_buffers).
   void broadcast_buffers() {
     std::int64_t bytes = 0;
@@ -192,7 +236,15 @@ class Ddp : public Strategy {
         if (buffer) bytes += buffer.count() * element_size(buffer.dtype());
       }
     }
-    if (bytes > 0) runtime_.scratch(bytes);
+    if (bytes == 0) return;
+    const Tensor flat = runtime_.scratch(bytes);
+    Collective broadcast;
+    broadcast.kind = CollectiveKind::broadcast;
+    broadcast.dtype = DType::u8;
+    broadcast.bytes = bytes;
+    broadcast.group = group();
+    runtime_.wait_event(runtime_.exchange(broadcast, runtime_.stream("nccl")),
+                        runtime_.current_stream);
   }
 
   DdpJob job_;
@@ -204,6 +256,9 @@ class Ddp : public Strategy {
   std::vector<DType> dtypes_;
   std::vector<const TensorBody*> arrived_;
   std::vector<TensorBody*> delayed_;
+  std::unordered_map<const TensorBody*, std::size_t> home_;
+  std::vector<std::uint32_t> works_;  // ends of the exchanges of this pass
+  std::size_t next_ = 0;              // first bucket that is not on its way
   Tensor used_map_;
   std::int64_t passes_ = 0;
   bool rebuilt_ = false;

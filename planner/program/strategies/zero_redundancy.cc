@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "program/strategy.h"
+#include "tensor/runtime.h"
 
 namespace shardfit::program {
 namespace {
@@ -22,10 +23,43 @@ class ZeroRedundancy : public Optimizer {
     inner_->construct(own());
   }
 
-  void step(const std::vector<Tensor>&) override { inner_->step(own()); }
+  void step(const std::vector<Tensor>&) override {
+    inner_->step(own());
+    broadcast_parts();
+  }
 
  private:
   const std::vector<Tensor>& own() const { return parts_[static_cast<std::size_t>(job_.rank)]; }
+
+  /// Every rank sends the parameters it has stepped: one by one, or its bucket (_sync_params).
+  void broadcast_parts() const {
+    std::vector<std::uint32_t> works;
+    tensor::Runtime* runtime = nullptr;
+    for (const std::vector<Tensor>& part : parts_) {
+      std::int64_t bucket = 0;
+      for (const Tensor& p : part) {
+        runtime = &p.runtime();
+        const std::int64_t bytes = p.count() * element_size(p.dtype());
+        bucket += bytes;
+        if (!job_.bucket_view) works.push_back(broadcast(*runtime, p.dtype(), bytes));
+      }
+      if (job_.bucket_view && runtime && bucket > 0) {
+        works.push_back(broadcast(*runtime, part.front().dtype(), bucket));
+      }
+    }
+    for (const std::uint32_t done : works) runtime->wait_event(done, runtime->current_stream);
+  }
+
+  std::uint32_t broadcast(tensor::Runtime& runtime, DType dtype, std::int64_t bytes) const {
+    std::vector<std::int32_t> all(static_cast<std::size_t>(job_.ranks));
+    std::iota(all.begin(), all.end(), 0);
+    Collective collective;
+    collective.kind = CollectiveKind::broadcast;
+    collective.dtype = dtype;
+    collective.bytes = bytes;
+    collective.group = runtime.group(all);
+    return runtime.exchange(collective, runtime.stream("nccl"));
+  }
 
   /// Largest first, each to the rank that has least (_partition_parameters).
   std::vector<std::vector<Tensor>> deal_out(std::vector<Tensor> parameters) const {

@@ -1,0 +1,42 @@
+// The steady step of an option: all ranks' programs played together against the time clock.
+
+#include <algorithm>
+
+#include "run/time_clock.h"
+#include "search/plan.h"
+
+namespace shardfit::search {
+
+std::optional<Timing> time_of(const Option& option, std::string& missing) {
+  spec::ClusterSpec cluster = option.spec->cluster;
+  const bool apart = option.parallel == spec::Parallel::independent;
+  if (apart) cluster.count = 1;  // nothing is exchanged
+  const run::Machine machine = run::machine_of(cluster);
+  missing = machine.missing;
+  if (!missing.empty()) return {};
+  std::vector<run::RankProgram> programs;
+  for (const Gpu& gpu : option.gpus) {
+    const bool new_one = programs.empty() || programs.back().program != gpu.program.get();
+    if (new_one) programs.push_back({gpu.program.get(), {}});
+    programs.back().ranks.push_back(gpu.rank);
+    if (apart) break;
+  }
+  const run::TimeResult result = run::run_time(programs, machine);
+  const run::RankTime& exchange = result.busiest_exchange();
+  Timing timing;
+  timing.step_seconds = result.step_seconds;
+  timing.low_seconds = result.low_seconds;
+  timing.high_seconds = result.high_seconds;
+  timing.exchange_bytes = static_cast<std::int64_t>(exchange.exchange_bytes);
+  timing.exchange_seconds = exchange.exchange_seconds;
+  timing.exposed_seconds = exchange.exposed_seconds;
+  for (const Gpu& gpu : option.gpus) {
+    const auto own = std::find_if(result.ranks.begin(), result.ranks.end(), [&](const auto& rank) {
+      return std::find(rank.ranks.begin(), rank.ranks.end(), gpu.rank) != rank.ranks.end();
+    });
+    timing.busy_seconds.push_back(own == result.ranks.end() ? 0 : own->compute_seconds);
+  }
+  return timing;
+}
+
+}  // namespace shardfit::search
