@@ -312,8 +312,9 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     ValueList locals(static_cast<std::size_t>(loop.slots));
     graph::Trace trace(runtime);
     if (graph) runtime.recorder = &trace;
-    // A wrapper of several ranks differs in its first two steps (buckets are rebuilt).
-    const int first_alike = job.ddp ? 3 : 2;
+    // DistributedDataParallel rebuilds its buckets in the second step, those of a static graph in
+    // the third.
+    const int first_alike = !job.ddp ? 2 : job.ddp->static_graph ? 4 : 3;
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
       if (step >= first_alike && job.repeat_steps && repeat_step(runtime.program, range, step)) {

@@ -78,7 +78,12 @@ std::optional<RankJob> job_of(const OptionSpec& option, Parallel parallel,
                               const spec::ModelSpec& model, Diagnostics& faults) {
   const auto ranks = spec::data_parallel_ranks(option.job, parallel, option.cluster.count, faults);
   if (!ranks) return {};
-  return rank_job(option, *ranks, model, faults);
+  auto job = rank_job(option, *ranks, model, faults);
+  const std::string refused = job ? cannot_share(job->job, parallel) : "";
+  if (refused.empty()) return job;
+  const Location where = option.job.parallel.where;
+  faults.error(where.known() ? where : option.cluster.where, refused);
+  return {};
 }
 
 /// Where no way works, the faults of the first are said: the others mostly repeat them.

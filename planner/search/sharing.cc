@@ -66,7 +66,33 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     job.zero_redundancy->ranks = ranks;
     job.zero_redundancy->rank = rank;
   }
+  if (parallel == Parallel::fsdp2) {
+    program::Fsdp2Job fsdp;
+    fsdp.ranks = ranks;
+    fsdp.rank = rank;
+    if (job.autocast) {  // the wrapper's policy in place of autocast
+      fsdp.compute = job.autocast;
+      // accelerate reduces in the compute dtype, torch's examples in float32
+      const bool accelerate = job.framework == "hf-trainer";
+      fsdp.reduce = accelerate ? job.autocast : DType::f32;
+      if (accelerate) {
+        fsdp.output = job.autocast;
+      } else {
+        job.autocast.reset();
+      }
+    }
+    job.fsdp2 = fsdp;
+  }
   return job;
+}
+
+std::string cannot_share(const program::TrainingJob& job, Parallel parallel) {
+  if (parallel == Parallel::fsdp2 && job.lora && job.lora->fp32_adapters &&
+      is_half(job.parameters)) {
+    return "fully_shard takes parameters of one dtype, and the adapters are fp32 in a 16-bit model "
+           "(--lora-dtype)";
+  }
+  return "";
 }
 
 }  // namespace shardfit::search

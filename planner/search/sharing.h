@@ -24,4 +24,7 @@ std::vector<RankGroup> rank_groups(spec::Parallel parallel, std::int64_t gpus);
 program::TrainingJob job_of_rank(program::TrainingJob job, spec::Parallel parallel,
                                  std::int64_t ranks, int rank);
 
+/// Why a strategy refuses the job; "" where it does not.
+std::string cannot_share(const program::TrainingJob& job, spec::Parallel parallel);
+
 }  // namespace shardfit::search
