@@ -42,7 +42,34 @@ void add_run(CLI::App& app, Request& request) {
       ->type_name("N");
   run->add_option("--on", o.on, "device of a dry run without one; default h200")
       ->type_name("[COUNTx]DEVICE");
+  run->add_option("--plan", o.plan, "plan.json with its programs: its matrix products are timed")
+      ->type_name("FILE");
+  run->add_option("--programs", o.programs,
+                  "where `plan --export-program` wrote; default beside the plan")
+      ->type_name("FOLDER");
   run->add_option("--margin", o.margin, "of a device, never taken; default 512 MiB")
+      ->type_name("BYTES");
+}
+
+void add_plan(CLI::App& app, CommandOptions& o) {
+  app.add_option("PLAN", o.plan, "plan.json of `shardfit plan --json`")->type_name("")->required();
+  app.add_option("--option", o.option, "of the plan; default the recommended one")
+      ->type_name("NAME");
+  app.add_option("--programs", o.programs,
+                 "where `plan --export-program` wrote; default beside the plan")
+      ->type_name("FOLDER");
+  app.add_flag("--dry-run", o.dry_run, "say what would run");
+}
+
+void add_confirm(CLI::App& app, Request& request) {
+  CLI::App* confirm =
+      add(app, request, "confirm", "Do what the plan says on the real devices, and compare",
+          confirm_command);
+  add_plan(*confirm, request.options);
+  confirm->add_option("--gpu-budget", request.options.budget, "time on the devices; default 60 s")
+      ->type_name("TIME");
+  confirm
+      ->add_option("--margin", request.options.margin, "of a device, never taken; default 512 MiB")
       ->type_name("BYTES");
 }
 
@@ -57,6 +84,10 @@ int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::
         return list_command(options, o);
       });
   add_run(app, request);
+  add_confirm(app, request);
+  add_plan(*add(app, request, "smoke", "Each operator of a plan once, against a reference",
+                smoke_command),
+           request.options);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::Success& success) {

@@ -16,6 +16,7 @@ struct CommandOptions {
   std::string on = "h200";         // device of a dry run where there is none
   std::string plan;                // plan.json
   std::string option;              // of the plan; "": the recommended one
+  std::string programs;            // folder of its programs; "": beside the plan
   std::string profile;             // file to write; "": none
   std::string name;                // of the device in the profile; "": as the catalogue has it
   std::string budget = "60 s";     // of GPU time, for confirm
@@ -24,6 +25,8 @@ struct CommandOptions {
 
 int list_command(const CommandOptions& options, std::ostream& out);
 int run_command(CommandOptions options, std::ostream& out, std::ostream& err);
+int confirm_command(const CommandOptions& options, std::ostream& out, std::ostream& err);
+int smoke_command(const CommandOptions& options, std::ostream& out, std::ostream& err);
 
 // On the devices; null objects of a build without CUDA say why not.
 

@@ -42,9 +42,10 @@ class Json {
     writer_.Key(key);
     writer_.Int64(value);
   }
+  void real(double value) { writer_.Double(value); }
   void real(const char* key, double value) {
     writer_.Key(key);
-    writer_.Double(value);
+    real(value);
   }
   void boolean(const char* key, bool value) {
     writer_.Key(key);

@@ -5,6 +5,7 @@
 #include "base/format.h"
 #include "calibrate/cli.h"
 #include "calibrate/commands.h"
+#include "calibrate/plan_file.h"
 #include "calibrate/report.h"
 #include "spec/cluster_spec.h"
 #include "spec/data_directory.h"
@@ -60,6 +61,10 @@ int list_command(const CommandOptions& options, std::ostream& out) {
 int run_command(CommandOptions options, std::ostream& out, std::ostream& err) {
   check_names(options.run);
   options.run.margin = bytes_of("--margin", options.margin);
+  if (!options.plan.empty()) {
+    options.run.products =
+        products_of(read_planned(options.plan, options.option, options.programs));
+  }
   const Machine machine = find_machine();
   const auto count = static_cast<int>(machine.devices.size());
   if (count > 0 && options.run.device >= count) {

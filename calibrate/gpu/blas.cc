@@ -58,7 +58,14 @@ void Blas::set_stream(cudaStream_t stream) {
   check(set(handle_, stream), "cublasSetStream");
 }
 
-void Blas::product(const ProductShape& s, const void* a, const void* b, void* c) {
+void Blas::set_workspace(void* address, std::int64_t bytes) {
+  int (*set)(void*, void*, std::size_t) = nullptr;
+  library_.get(set, "cublasSetWorkspace_v2");
+  check(set(handle_, address, static_cast<std::size_t>(bytes)), "cublasSetWorkspace");
+}
+
+void Blas::product(const ProductShape& s, const void* a, const void* b, void* c,
+                   bool shared_operands) {
   // Row major c = a b is column major c^T = b^T a^T.
   int (*gemm)(void*, int, int, int, int, int, const void*, const void*, cudaDataType_t, int,
               long long, const void*, cudaDataType_t, int, long long, const void*, void*,
@@ -67,9 +74,10 @@ void Blas::product(const ProductShape& s, const void* a, const void* b, void* c)
   const float one = 1, zero = 0;
   const auto m = static_cast<int>(s.m), n = static_cast<int>(s.n), k = static_cast<int>(s.k);
   const cudaDataType_t type = data_type(s.rate);
-  check(gemm(handle_, op_n, op_n, n, m, k, &one, b, type, n, s.k * s.n, a, type, k, s.m * s.k,
-             &zero, c, type, n, s.m * s.n, static_cast<int>(s.groups), compute_type(s.rate),
-             default_algorithm),
+  const std::int64_t step = shared_operands ? 0 : 1;
+  check(gemm(handle_, op_n, op_n, n, m, k, &one, b, type, n, step * s.k * s.n, a, type, k,
+             step * s.m * s.k, &zero, c, type, n, s.m * s.n, static_cast<int>(s.groups),
+             compute_type(s.rate), default_algorithm),
         "cublasGemmStridedBatchedEx");
 }
 

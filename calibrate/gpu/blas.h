@@ -21,7 +21,11 @@ class Blas {
   void set_stream(cudaStream_t stream);
   /// c (m x n) = a (m x k) b (k x n), `groups` times, all row major and contiguous one group behind
   /// the other; fp32, tf32, bf16 or fp16 with fp32 sums, c of the inputs' type.
-  void product(const ProductShape& shape, const void* a, const void* b, void* c);
+  /// Where the operands are shared, all groups take the same ones.
+  void product(const ProductShape& shape, const void* a, const void* b, void* c,
+               bool shared_operands = false);
+  /// Until the next set_stream.
+  void set_workspace(void* address, std::int64_t bytes);
   /// The same through cublasGemmGroupedBatchedEx, `groups` problems of one group each; false where
   /// this cuBLAS has none (before 12.5).
   bool grouped_product(const ProductShape& shape, const void* a, const void* b, void* c);

@@ -7,24 +7,13 @@
 #include <algorithm>
 
 #include "calibrate/gpu/check.h"
+#include "calibrate/values.h"
 
 namespace shardfit::calibrate::kernels {
 namespace {
 
 constexpr int block = 256;
 constexpr int warp = 32;
-
-__host__ __device__ inline float hashed(std::uint32_t seed, std::uint64_t index) {
-  // Finaliser of MurmurHash3 (public domain), then 24 bits as a fraction.
-  std::uint64_t h = index + (static_cast<std::uint64_t>(seed) << 40) + 0x9E3779B97F4A7C15ULL;
-  h ^= h >> 33;
-  h *= 0xff51afd7ed558ccdULL;
-  h ^= h >> 33;
-  h *= 0xc4ceb9fe1a85ec53ULL;
-  h ^= h >> 33;
-  const auto bits = static_cast<std::uint32_t>(h >> 40);
-  return (static_cast<float>(bits) + 0.5F) / 8388608.0F - 1.0F;
-}
 
 __device__ inline float load(const float* p, std::int64_t i) { return p[i]; }
 __device__ inline float load(const __nv_bfloat16* p, std::int64_t i) {
@@ -68,7 +57,7 @@ __device__ inline float block_reduce(float x, bool maximum) {
 template <class T>
 __global__ void fill_kernel(T* to, std::int64_t count, std::uint32_t seed) {
   for (std::int64_t i = first(); i < count; i += stride()) {
-    store(to, i, hashed(seed, static_cast<std::uint64_t>(i)));
+    store(to, i, value_at(seed, i));
   }
 }
 
@@ -108,8 +97,34 @@ __device__ inline float apply(Op op, float a, float b) {
   switch (op) {
     case Op::add:
       return a + b;
+    case Op::sub:
+      return a - b;
     case Op::mul:
       return a * b;
+    case Op::div:
+      return a / (1.5F + b);
+    case Op::lerp:
+      return a + 0.1F * (b - a);
+    case Op::addcmul:
+      return a + 0.5F * b * b;
+    case Op::addcdiv:
+      return a + 0.5F * b / (1.5F + a);
+    case Op::neg:
+      return -a;
+    case Op::sin:
+      return sinf(a);
+    case Op::cos:
+      return cosf(a);
+    case Op::tanh:
+      return tanhf(a);
+    case Op::sqrt:
+      return sqrtf(fabsf(a));
+    case Op::rsqrt:
+      return rsqrtf(fabsf(a) + 0.1F);
+    case Op::reciprocal:
+      return 1 / (1.5F + a);
+    case Op::square:
+      return a * a;
     case Op::silu:
       return a / (1 + expf(-a));
     case Op::gelu:
@@ -125,7 +140,7 @@ __device__ inline float apply(Op op, float a, float b) {
 
 template <class T>
 __global__ void elementwise_kernel(Op op, const T* a, const T* b, T* out, std::int64_t count) {
-  const bool binary = op == Op::add || op == Op::mul;
+  const bool binary = op >= Op::add && op <= Op::addcdiv;
   for (std::int64_t i = first(); i < count; i += stride()) {
     store(out, i, apply(op, load(a, i), binary ? load(b, i) : 0.0F));
   }
@@ -301,10 +316,6 @@ T* to(void* p, const T*) {
 }  // namespace
 
 std::int64_t element_bytes(Element element) { return element == Element::f32 ? 4 : 2; }
-
-float value_at(std::uint32_t seed, std::int64_t index) {
-  return hashed(seed, static_cast<std::uint64_t>(index));
-}
 
 void fill(void* p, std::int64_t count, Element element, std::uint32_t seed, cudaStream_t stream) {
   for_element(element, [&](auto* t) {

@@ -5,15 +5,15 @@
 
 #include <cstdint>
 
+#include "calibrate/operators.h"
+
 namespace shardfit::calibrate::kernels {
 
 enum class Element { f32, bf16, f16 };
 std::int64_t element_bytes(Element element);
 
-/// Pseudo-random numbers in (-1, 1), the same for the same seed and index (see value_at).
+/// Numbers in (-1, 1), the same for the same seed and index (value_at), rounded to the element.
 void fill(void* to, std::int64_t count, Element element, std::uint32_t seed, cudaStream_t stream);
-/// What fill writes at an index, before it is rounded to the element's type.
-float value_at(std::uint32_t seed, std::int64_t index);
 
 /// Reads `bytes` (a multiple of 16) once.
 void read(const void* from, std::int64_t bytes, float* sink, cudaStream_t stream);
@@ -26,7 +26,6 @@ void touch(void* buffer, std::int64_t bytes, std::int64_t moved, cudaStream_t st
 void spin(std::int64_t cycles, cudaStream_t stream);
 void nothing(cudaStream_t stream);
 
-enum class Op { copy, add, mul, silu, gelu, relu, exp };
 /// out = op(a, b), element by element in fp32; unary ones ignore b.
 void elementwise(Op op, const void* a, const void* b, void* out, std::int64_t count,
                  Element element, cudaStream_t stream);

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "calibrate/gpu/kernels.h"
+#include "calibrate/values.h"
 
 namespace shardfit::calibrate {
 
@@ -28,7 +29,7 @@ bool kernels_run() {
   kernels::fill(buffer.data(), count, kernels::Element::f32, 7, nullptr);
   CUDA(cudaMemcpy(seen.data(), buffer.data(), count * 4, cudaMemcpyDeviceToHost));
   for (std::int64_t i = 0; i < count; ++i) {
-    if (seen[static_cast<std::size_t>(i)] != kernels::value_at(7, i)) return false;
+    if (seen[static_cast<std::size_t>(i)] != value_at(7, i)) return false;
   }
   return true;
 }

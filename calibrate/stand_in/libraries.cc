@@ -73,6 +73,10 @@ API int cublasSetStream_v2(void* handle, void* stream) {
   handles[handle].stream = stream;
   return 0;
 }
+API int cublasSetWorkspace_v2(void*, void*, std::size_t bytes) {
+  ENTER("cublasSetWorkspace", bytes);
+  return 0;
+}
 API int cublasGemmStridedBatchedEx(void* handle, int, int, int m, int n, int k, const void*,
                                    const void*, int, int, long long, const void*, int, int,
                                    long long, const void*, void*, int, int, long long, int batch,

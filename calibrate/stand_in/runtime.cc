@@ -43,6 +43,8 @@ cudaError_t allocate(void** out, std::int64_t bytes, Pool* pool) {
     if (grown > 0 && !take(device, grown)) return fail(cudaErrorMemoryAllocation);
     pool->reserved += grown;
     pool->used += rounded;
+    pool->most_used = std::max(pool->most_used, pool->used);
+    pool->most_reserved = std::max(pool->most_reserved, pool->reserved);
   } else if (!take(device, bytes)) {
     return fail(cudaErrorMemoryAllocation);
   }
@@ -67,8 +69,9 @@ cudaError_t release(void* p) {
 }
 
 /// With a release threshold of 0 a synchronisation gives back what a pool does not use.
-void trim_pools() {
+void trim_pools(bool asked = false) {
   for (Pool& pool : state().pools) {
+    if (pool.keeps && !asked) continue;
     constexpr std::int64_t chunk = 32 << 20;
     const std::int64_t needed = (pool.used + chunk - 1) / chunk * chunk;
     if (pool.reserved <= needed) continue;
@@ -259,7 +262,8 @@ API cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, std::size_t by
 // Pools.
 API cudaError_t cudaMemPoolCreate(cudaMemPool_t* out, const cudaMemPoolProps* properties) {
   ENTER("cudaMemPoolCreate", 0);
-  state().pools.push_back({properties->location.id, 0, 0});
+  state().pools.push_back({});
+  state().pools.back().device = properties->location.id;
   *out = reinterpret_cast<cudaMemPool_t>(&state().pools.back());
   return cudaSuccess;
 }
@@ -275,20 +279,28 @@ API cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* out, int device) {
   *out = reinterpret_cast<cudaMemPool_t>(&state().pools[static_cast<std::size_t>(device)]);
   return cudaSuccess;
 }
-API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) {
+API cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
   ENTER("cudaMemPoolSetAttribute", 0);
+  auto* p = reinterpret_cast<Pool*>(pool);
+  if (which == cudaMemPoolAttrReleaseThreshold) p->keeps = *static_cast<std::uint64_t*>(value) > 0;
+  if (which == cudaMemPoolAttrUsedMemHigh) p->most_used = p->used;
+  if (which == cudaMemPoolAttrReservedMemHigh) p->most_reserved = p->reserved;
   return cudaSuccess;
 }
 API cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr which, void* value) {
   ENTER("cudaMemPoolGetAttribute", 0);
   const auto* p = reinterpret_cast<const Pool*>(pool);
-  const bool used = which == cudaMemPoolAttrUsedMemCurrent || which == cudaMemPoolAttrUsedMemHigh;
-  *static_cast<std::uint64_t*>(value) = static_cast<std::uint64_t>(used ? p->used : p->reserved);
+  std::int64_t bytes = 0;
+  if (which == cudaMemPoolAttrUsedMemCurrent) bytes = p->used;
+  if (which == cudaMemPoolAttrUsedMemHigh) bytes = p->most_used;
+  if (which == cudaMemPoolAttrReservedMemCurrent) bytes = p->reserved;
+  if (which == cudaMemPoolAttrReservedMemHigh) bytes = p->most_reserved;
+  *static_cast<std::uint64_t*>(value) = static_cast<std::uint64_t>(bytes);
   return cudaSuccess;
 }
 API cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, std::size_t) {
   ENTER("cudaMemPoolTrimTo", 0);
-  trim_pools();
+  trim_pools(true);
   return cudaSuccess;
 }
 

@@ -36,16 +36,20 @@ Profile read_profile() {
   return p;
 }
 
-/// "CALL:N:CODE" of an environment variable: the N-th call, from 1.
+/// "CALL:N:CODE:TIMES" of an environment variable: from the N-th call on, counted from 1, so many
+/// calls; once where TIMES is left out.
 struct Injection {
   explicit Injection(const char* variable) {
     const char* text = std::getenv(variable);
     if (!text) return;
     char name[64] = {};
-    if (std::sscanf(text, "%63[^:]:%ld:%d", name, &at, &code) >= 2) call = name;
+    if (std::sscanf(text, "%63[^:]:%ld:%d:%ld", name, &at, &code, &times) >= 2) call = name;
+  }
+  bool meets(const char* other, std::int64_t nth) const {
+    return call == other && nth >= at && nth < at + times;
   }
   std::string call;
-  long at = 0;
+  long at = 0, times = 1;
   int code = 0;
 };
 
@@ -87,7 +91,10 @@ State& state() {
     auto* made = new State;  // lives to the very end: destructors of others call in
     made->devices.resize(static_cast<std::size_t>(profile().count));
     made->pools.reserve(256);
-    for (int d = 0; d < profile().count; ++d) made->pools.push_back({d, 0, 0});
+    for (int d = 0; d < profile().count; ++d) {
+      made->pools.push_back({});
+      made->pools.back().device = d;
+    }
     return made;
   }();
   return *all;
@@ -101,7 +108,7 @@ int enter(const char* call, std::int64_t detail) {
   if (log.file) {
     std::fprintf(log.file, "%d %s %lld\n", current, call, static_cast<long long>(detail));
   }
-  if (injection.call == call && injection.at == nth) {
+  if (injection.meets(call, nth)) {
     if (sticks(injection.code)) s.lost = injection.code;
     return injection.code;
   }
@@ -110,7 +117,7 @@ int enter(const char* call, std::int64_t detail) {
 
 bool hangs(const char* call) {
   static const Injection injection("SHARDFIT_STAND_IN_HANG");
-  return injection.call == call && injection.at == state().calls[call];
+  return injection.meets(call, state().calls[call]);
 }
 
 int leave(int error) {

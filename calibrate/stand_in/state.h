@@ -32,7 +32,8 @@ struct Device {
 
 struct Pool {
   int device = 0;
-  std::int64_t used = 0, reserved = 0;
+  std::int64_t used = 0, reserved = 0, most_used = 0, most_reserved = 0;
+  bool keeps = false;  // a synchronisation gives nothing back
 };
 
 struct Stream {

@@ -123,6 +123,10 @@ void add_plan(CLI::App& app, Request& request) {
   }
   plan->add_flag("--json", request.plan.json, "plan.json instead of the table")->group("Output");
   plan->add_flag("--brief", request.plan.brief, "the verdict and little else")->group("Output");
+  plan->add_option("--export-program", request.plan.export_program,
+                   "writes each rank's program there, for calibrate confirm and smoke")
+      ->type_name("FOLDER")
+      ->group("Output");
   plan->add_option("--explain", request.plan.explain,
                    "how a number comes about, down to factors and sources; repeatable")
       ->type_name("TERM")

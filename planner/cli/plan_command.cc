@@ -1,10 +1,13 @@
 #include "cli/plan_command.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <iostream>
 
 #include "cli/cli.h"
 #include "report/report.h"
+#include "run/program_file.h"
 #include "spec/cluster_spec.h"
 #include "spec/data_directory.h"
 #include "spec/job_spec.h"
@@ -21,6 +24,21 @@ void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
   }
 }
 
+/// One file a rank of each option (run/program_file.h), as `calibrate confirm` looks for them.
+void export_programs(const search::Plan& plan, const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  for (const search::Option& option : plan.options) {
+    for (const search::Gpu& gpu : option.gpus) {
+      const std::string path = folder + "/" + run::program_file_name(option.spec->name, gpu.rank);
+      std::ofstream out(path, std::ios::binary);
+      run::write_program(*gpu.program, option.spec->name, out);
+      out.flush();
+      if (!out) throw InputError(whole_file(path), "the file cannot be written");
+    }
+  }
+}
+
 }  // namespace
 
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err) {
@@ -31,7 +49,9 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   say_overrides(spec, err);
   search::PlanSettings settings;
   settings.effects = options.json || (!options.brief && options.explain.empty());
+  settings.computes = !options.export_program.empty();
   const search::Plan plan = search::make_plan(spec, settings);
+  if (settings.computes) export_programs(plan, options.export_program);
   const report::Report report{plan};
   if (options.json) {
     report::write_json(report, options.explain, out);

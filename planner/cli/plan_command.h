@@ -14,6 +14,7 @@ struct PlanOptions {
   bool json = false;                 // plan.json instead of the table
   bool brief = false;                // the verdict and little else
   std::vector<std::string> explain;  // terms whose derivation is printed
+  std::string export_program;        // folder for the programs of the ranks; "": none
 };
 
 /// `shardfit plan`. Throws InputError for faults in files or arguments.

@@ -64,6 +64,19 @@ struct SegmentView {
   std::vector<BlockView> blocks;
 };
 
+/// What the allocator does to the driver, for a replay on a real device. Addresses are the
+/// allocator's own: ascending, never used twice, in pages of 2 MiB.
+struct DriverCalls {
+  virtual ~DriverCalls() = default;
+  /// A segment (page 0), or pages of `page` bytes inside address space that was reserved. False
+  /// where the driver has no memory; then nothing was taken.
+  virtual bool take(std::int64_t address, std::int64_t bytes, std::int64_t page) = 0;
+  virtual void give(std::int64_t address, std::int64_t bytes, std::int64_t page) = 0;
+  /// Address space of an expandable segment.
+  virtual void reserve(std::int64_t address, std::int64_t bytes) = 0;
+  virtual void unreserve(std::int64_t address) = 0;
+};
+
 /// The allocator of one device. Not thread-safe, not copyable. Same calls, same answers.
 class CachingAllocator {
  public:
@@ -133,11 +146,14 @@ class CachingAllocator {
   /// Of the total, 0 to 1; 1 takes the limit away.
   void set_fraction(double fraction);
   void reset_peaks() { stats_.peak = stats_.current; }
+  /// Follows every call of the driver from now on; what it refuses is out of memory.
+  void set_driver(DriverCalls* calls) { driver_ = calls; }
 
   const AllocatorStats& stats() const { return stats_; }
   /// Bytes that an allocated block was asked for and takes.
   std::int64_t requested_bytes(BlockHandle handle) const { return blocks_[handle].requested; }
   std::int64_t block_bytes(BlockHandle handle) const { return blocks_[handle].size; }
+  std::int64_t block_address(BlockHandle handle) const { return blocks_[handle].address; }
   /// About the last allocation that failed.
   const OutOfMemory& out_of_memory() const { return failure_; }
   /// Every segment by address.
@@ -228,7 +244,8 @@ class CachingAllocator {
   BlockHandle take_from_pools(std::int64_t size, std::uint32_t stream);
   BlockHandle fail(std::int64_t segment_bytes, std::int64_t bytes);
   std::int64_t segment_bytes(std::int64_t size) const;
-  bool take_from_driver(std::int64_t bytes, std::int64_t each);
+  bool take_from_driver(std::int64_t bytes, std::int64_t each, std::int64_t address,
+                        std::int64_t page);
   std::int64_t new_address(std::int64_t bytes);
   void release_segment(BlockHandle handle);
   void release_pool(BlockPool& pool);
@@ -267,6 +284,7 @@ class CachingAllocator {
   bool collects_ = false;
   std::deque<Event> events_;
 
+  DriverCalls* driver_ = nullptr;
   std::int64_t total_, context_;
   std::int64_t device_ = 0;        // taken from the driver, in its pages
   std::int64_t next_address_ = 0;  // ascending, never used twice

@@ -77,6 +77,7 @@ BlockHandle CachingAllocator::new_expandable(Arena& arena) {
   block.size = pages * page;
   block.arena = &arena;
   block.segment = static_cast<std::uint32_t>(segments_.size());
+  if (driver_) driver_->reserve(block.address, block.size);
   segments_.push_back({block.address, page});
   add_unmapped(handle);
   ++expandable_count_;
@@ -89,7 +90,7 @@ BlockHandle CachingAllocator::new_expandable(Arena& arena) {
 BlockHandle CachingAllocator::map(BlockHandle handle, std::int64_t size) {
   const std::int64_t page = segments_[blocks_[handle].segment].page;
   const std::int64_t pages = (size + page - 1) / page;
-  if (!take_from_driver(pages, page)) return no_block;
+  if (!take_from_driver(pages, page, blocks_[handle].address, page)) return no_block;
   const std::int64_t mapped = pages * page;
   remove_unmapped(handle);
   if (mapped < blocks_[handle].size) {
@@ -145,6 +146,7 @@ BlockHandle CachingAllocator::unmap(BlockHandle handle) {
   const std::int64_t bytes = (last - first) * segment.page;
   blocks_[handle].address = segment.address + first * segment.page;
   blocks_[handle].size = bytes;
+  if (driver_) driver_->give(blocks_[handle].address, bytes, segment.page);
   device_ -= (last - first) * ((segment.page + driver_page - 1) / driver_page * driver_page);
   --arena.pool->owner->segments;
   stats_.current.reserved -= bytes;

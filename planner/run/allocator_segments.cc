@@ -50,7 +50,7 @@ BlockHandle CachingAllocator::new_segment(Arena& arena, std::int64_t size, std::
     }
   }
   if (settings_.expandable_segments) return grow(arena, size);
-  if (!take_from_driver(1, segment)) return no_block;
+  if (!take_from_driver(1, segment, next_address_, 0)) return no_block;
   const BlockHandle handle = new_block();
   Block& block = blocks_[handle];
   block = Block{};
@@ -65,11 +65,13 @@ BlockHandle CachingAllocator::new_segment(Arena& arena, std::int64_t size, std::
   return handle;
 }
 
-/// `count` allocations of `each` bytes, all or none.
-bool CachingAllocator::take_from_driver(std::int64_t count, std::int64_t each) {
+/// `count` allocations of `each` bytes at an address, all or none.
+bool CachingAllocator::take_from_driver(std::int64_t count, std::int64_t each, std::int64_t address,
+                                        std::int64_t page) {
   const std::int64_t pages = round_up(each, driver_page);
   const std::int64_t room = total_ - context_ - device_;
   if (room < 0 || count > room / pages) return false;
+  if (driver_ && !driver_->take(address, count * each, page)) return false;
   device_ += count * pages;
   return true;
 }
@@ -139,6 +141,7 @@ BlockHandle CachingAllocator::fail(std::int64_t segment, std::int64_t bytes) {
 /// An unsplit block in no free list goes back to the driver.
 void CachingAllocator::release_segment(BlockHandle handle) {
   const Block& block = blocks_[handle];
+  if (driver_) driver_->give(block.address, block.size, 0);
   device_ -= round_up(block.size, driver_page);
   --block.arena->pool->owner->segments;
   stats_.current.reserved -= block.size;
@@ -169,6 +172,7 @@ void CachingAllocator::release_pool(BlockPool& pool) {
       const BlockHandle rest = unmap(handle);
       const Block& block = blocks_[rest];
       if (block.split() || block.state != BlockState::unmapped) continue;
+      if (driver_) driver_->unreserve(block.address);
       remove_unmapped(rest);  // nothing is mapped in its segment: the address space goes back
       drop_block(rest);
       --expandable_count_;

@@ -41,6 +41,10 @@ struct ProgramFile {
 /// Largest file that is read.
 inline constexpr std::int64_t largest_program = 1 << 30;
 
+/// "h200-rank0.program": where the program of a rank of an option lies; what is no letter, digit,
+/// '.', '-' or '_' becomes '_'.
+std::string program_file_name(const std::string& option, int rank);
+
 void write_program(const Program& program, const std::string& option, std::ostream& out);
 
 /// The program of a text. Throws InputError at the first line that is not of this form, names what

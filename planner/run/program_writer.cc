@@ -1,3 +1,4 @@
+#include <cctype>
 #include <map>
 #include <ostream>
 
@@ -32,6 +33,15 @@ void write_names(const char* word, const std::vector<std::string>& names, std::o
 }
 
 }  // namespace
+
+std::string program_file_name(const std::string& option, int rank) {
+  std::string name;
+  for (const char c : option) {
+    const bool plain = std::isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-';
+    name += plain ? c : '_';
+  }
+  return name + "-rank" + std::to_string(rank) + ".program";
+}
 
 void write_program(const Program& p, const std::string& option, std::ostream& out) {
   const Kinds kinds(p);

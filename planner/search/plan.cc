@@ -255,6 +255,9 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   std::vector<Ready> ready;
   for (const OptionSpec& option : plan.spec->options) {
     ready.push_back(prepare(option, lowerings, faults));
+    for (Ready::Way& way : ready.back().possible) {
+      way.job.job.record_computes = way.job.job.record_computes || settings.computes;
+    }
   }
   faults.throw_if_any();
   for (Ready& next : ready) {

@@ -117,8 +117,9 @@ struct Plan {
 };
 
 struct PlanSettings {
-  bool effects = true;  // re-simulate what was assumed
-  bool changes = true;  // re-simulate changes where an option does not fit
+  bool effects = true;    // re-simulate what was assumed
+  bool changes = true;    // re-simulate changes where an option does not fit
+  bool computes = false;  // programs hold what is computed, too, not only memory
 };
 
 /// Throws InputError for jobs, models and strategies that cannot be expressed, all faults at once.

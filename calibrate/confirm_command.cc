@@ -1,0 +1,144 @@
+// confirm and smoke: reading the plan, refusing what cannot run, printing what came of it.
+#include <algorithm>
+#include <ostream>
+
+#include "base/format.h"
+#include "calibrate/cli.h"
+#include "calibrate/commands.h"
+#include "calibrate/confirm.h"
+#include "calibrate/json.h"
+#include "calibrate/report.h"
+#include "calibrate/smoke.h"
+
+namespace shardfit::calibrate {
+namespace {
+
+struct Counts {
+  std::int64_t storages = 0, products = 0, attentions = 0, others = 0, collectives = 0;
+};
+
+Counts counts_of(const Program& program) {
+  Counts counts;
+  for (const Instruction& i : program.instructions) {
+    counts.storages += i.action == Action::allocate;
+    counts.collectives += i.action == Action::collective;
+    if (i.action != Action::compute) continue;
+    const Work work = work_of(program.computes[i.id]);
+    ++(work == Work::product     ? counts.products
+       : work == Work::attention ? counts.attentions
+                                 : counts.others);
+  }
+  return counts;
+}
+
+std::string dry_text(const PlannedOption& option, const Machine& machine,
+                     const ConfirmOptions& options) {
+  std::string text;
+  if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
+  text += "would replay option " + option.name + ", twice: through the caching allocator and " +
+          "stream-ordered\n";
+  for (const PlannedGpu& gpu : option.gpus) {
+    const Program& program = gpu.program.program;
+    const Counts counts = counts_of(program);
+    text += "  rank " + std::to_string(gpu.rank) + " on device " + std::to_string(gpu.index) +
+            ": " + std::to_string(steps_of(program)) + " steps, the first one to warm up; " +
+            format_count(counts.storages) + " storages, " + format_count(counts.products) +
+            " products, " + format_count(counts.attentions) + " attentions, " +
+            format_count(counts.others) + " other operators, " + format_count(counts.collectives) +
+            " collectives; device bytes up to " + format_bytes(Bytes(gpu.device)) + "\n";
+  }
+  const PlannedGpu& first = option.gpus.front();
+  const std::string larger = too_large(option, first.usable, first.context + options.margin);
+  if (!larger.empty()) text += "would be refused: " + larger + "\n";
+  text += "  at most " + format_seconds(Seconds(options.budget_seconds)) + "; the last " +
+          format_bytes(Bytes(options.margin)) + " of a device are never taken\n";
+  return text;
+}
+
+ConfirmOptions confirm_options(const CommandOptions& options) {
+  const auto refuse = [](const std::string& message) {
+    throw InputError(whole_file("command line"), message);
+  };
+  ConfirmOptions confirm;
+  const auto margin = parse_bytes(options.margin);
+  if (!margin.value || *margin.value < Bytes(0)) refuse("--margin: " + quoted(options.margin));
+  confirm.margin = margin.value->count();
+  const auto budget = parse_seconds(options.budget);
+  if (!budget.value || budget.value->value() <= 0) {
+    refuse("--gpu-budget: " + quoted(options.budget) + " is no time above 0");
+  }
+  confirm.budget_seconds = budget.value->value();
+  return confirm;
+}
+
+/// Why this machine cannot take the plan; "" where it can.
+std::string missing_devices(const PlannedOption& option, const Machine& machine) {
+  if (machine.devices.empty()) return machine.waived;
+  std::size_t needed = 0;
+  for (const PlannedGpu& gpu : option.gpus) {
+    needed = std::max(needed, static_cast<std::size_t>(gpu.index) + 1);
+  }
+  if (needed <= machine.devices.size()) return "";
+  return "the option needs " + std::to_string(needed) + " devices, " +
+         std::to_string(machine.devices.size()) + " are here";
+}
+
+}  // namespace
+
+int confirm_command(const CommandOptions& options, std::ostream& out, std::ostream& err) {
+  const ConfirmOptions how = confirm_options(options);
+  const PlannedOption option = read_planned(options.plan, options.option, options.programs);
+  const Machine machine = find_machine();
+  if (options.dry_run) {
+    out << dry_text(option, machine, how);
+    return done;
+  }
+  const std::string missing = missing_devices(option, machine);
+  if (!missing.empty()) {
+    err << "waived: " << missing << "\n";
+    return waived;
+  }
+  // The smallest of the devices, with what is in use on it already.
+  std::int64_t usable = machine.devices.front().usable_bytes, taken = 0;
+  for (const PlannedGpu& gpu : option.gpus) {
+    const DeviceFacts& facts = machine.devices[static_cast<std::size_t>(gpu.index)];
+    usable = std::min(usable, facts.usable_bytes);
+    taken = std::max(taken, facts.usable_bytes - facts.free_bytes);
+  }
+  const std::string larger = too_large(option, usable, taken + how.margin);
+  if (!larger.empty()) {
+    if (machine.stand_in) out << stand_in_words << "\n";
+    out << "larger than the card, with a margin of " << format_bytes(Bytes(how.margin))
+        << "; nothing was allocated\n  " << larger << "\n";
+    return off;
+  }
+  const Confirmation confirmation = run_confirm(machine, option, how);
+  out << (options.json ? confirmation_json(confirmation) : confirmation_text(confirmation));
+  return judge(confirmation).confirmed ? done : off;
+}
+
+int smoke_command(const CommandOptions& options, std::ostream& out, std::ostream& err) {
+  const PlannedOption option = read_planned(options.plan, options.option, options.programs);
+  const Machine machine = find_machine();
+  if (options.dry_run) {
+    if (!machine.waived.empty()) out << "waived here: " << machine.waived << "\n";
+    out << "would run once, against a reference in double precision on the host:\n";
+    for (const SmokeCase& c : smoke_cases(option)) {
+      out << "  " << c.kind << " " << dtype_name(c.dtype) << ": "
+          << (c.test == SmokeTest::none ? "not tested, no kernel of ours is like it" : test_name(c))
+          << "\n";
+    }
+    return done;
+  }
+  if (machine.devices.empty()) {
+    err << "waived: " << machine.waived << "\n";
+    return waived;
+  }
+  const SmokeReport report = run_smoke(machine, option);
+  out << (options.json ? smoke_json(report) : smoke_text(report));
+  const bool right = std::all_of(report.results.begin(), report.results.end(),
+                                 [](const SmokeResult& result) { return result.right(); });
+  return right ? done : off;
+}
+
+}  // namespace shardfit::calibrate
