@@ -30,22 +30,20 @@ CLI::App* add(CLI::App& app, Request& request, const char* name, const char* sum
 
 void add_run(CLI::App& app, Request& request) {
   CommandOptions& o = request.options;
-  CLI::App* run = add(app, request, "run", "Measure what the planner takes for granted",
+  CLI::App* run = add(app, request, "run", "Measure what a plan takes for granted",
                       [](const CommandOptions& options, std::ostream& out, std::ostream& err) {
                         return run_command(options, out, err);
                       });
   run->add_flag("--quick", o.run.quick, "fewer sizes and samples: at most two minutes");
-  run->add_flag("--dry-run", o.dry_run, "say what would run, with bytes and seconds");
+  run->add_flag("--dry-run", o.dry_run, "say what would run, bytes and seconds");
   run->add_option("--only", o.run.only, "rows of `list`; default all")->type_name("NAME");
   run->add_option("--device", o.run.device, "index of the device; default 0")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N");
   run->add_option("--on", o.on, "device of a dry run without one; default h200")
       ->type_name("[COUNTx]DEVICE");
-  run->add_option("--plan", o.plan, "plan.json with its programs: its matrix products are timed")
-      ->type_name("FILE");
-  run->add_option("--programs", o.programs,
-                  "where `plan --export-program` wrote; default beside the plan")
+  run->add_option("--plan", o.plan, "plan.json whose matrix products are timed")->type_name("FILE");
+  run->add_option("--programs", o.programs, "of plan --export-program; default: beside PLAN")
       ->type_name("FOLDER");
   run->add_option("--margin", o.margin, "of a device, never taken; default 512 MiB")
       ->type_name("BYTES");
@@ -55,16 +53,14 @@ void add_plan(CLI::App& app, CommandOptions& o) {
   app.add_option("PLAN", o.plan, "plan.json of `shardfit plan --json`")->type_name("")->required();
   app.add_option("--option", o.option, "of the plan; default the recommended one")
       ->type_name("NAME");
-  app.add_option("--programs", o.programs,
-                 "where `plan --export-program` wrote; default beside the plan")
+  app.add_option("--programs", o.programs, "of plan --export-program; default: beside PLAN")
       ->type_name("FOLDER");
   app.add_flag("--dry-run", o.dry_run, "say what would run");
 }
 
 void add_confirm(CLI::App& app, Request& request) {
   CLI::App* confirm =
-      add(app, request, "confirm", "Do what the plan says on the real devices, and compare",
-          confirm_command);
+      add(app, request, "confirm", "Do what a plan says on the devices; compare", confirm_command);
   add_plan(*confirm, request.options);
   confirm->add_option("--gpu-budget", request.options.budget, "time on the devices; default 60 s")
       ->type_name("TIME");
@@ -85,9 +81,9 @@ int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::
       });
   add_run(app, request);
   add_confirm(app, request);
-  add_plan(*add(app, request, "smoke", "Each operator of a plan once, against a reference",
-                smoke_command),
-           request.options);
+  add_plan(
+      *add(app, request, "smoke", "Each operator of a plan against a reference", smoke_command),
+      request.options);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::Success& success) {

@@ -48,7 +48,7 @@ struct ConfirmedRank {
   std::int64_t exchanges = 0;
   std::string stopped;    // the budget was used up, and where; "" where it ran to its end
   std::string failure;    // what went wrong, and where; "" where nothing did
-  std::int64_t left = 0;  // device bytes still in use after the release, beyond `before`
+  std::int64_t left = 0;  // device bytes still in use after the release; -1: it does not say
 };
 
 struct ConfirmedWay {

@@ -61,8 +61,8 @@ std::string rank_text(const Confirmation& c, const ConfirmedRank& r) {
   if (r.retries > 0) text += "    retries of the allocator: " + std::to_string(r.retries) + "\n";
   if (!r.stopped.empty()) text += "    stopped: " + r.stopped + "\n";
   if (!r.failure.empty()) text += "    FAILED: " + r.failure + "\n";
-  text += r.left > 0 ? "    NOT GIVEN BACK: " + format_bytes(Bytes(r.left)) + "\n"
-                     : "    everything was given back\n";
+  if (r.left > 0) text += "    NOT GIVEN BACK: " + format_bytes(Bytes(r.left)) + "\n";
+  if (r.left == 0) text += "    everything was given back\n";
   return text;
 }
 

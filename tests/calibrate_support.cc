@@ -36,7 +36,7 @@ ProgramResult shell(const std::string& command, const std::string& folder) {
   return result;
 }
 
-ProgramResult calibrate(const std::string& arguments, const StandIn& how) {
+ProgramResult run_calibrate(const std::string& arguments, const StandIn& how) {
   const TemporaryFile log("", "log");
   // Sanitizers want to be loaded first; a preloaded library is not.
   std::string command = "export ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0; ";

@@ -20,7 +20,7 @@ struct StandIn {
 };
 
 /// `shardfit-calibrate ARGUMENTS`, at most a minute.
-ProgramResult calibrate(const std::string& arguments, const StandIn& how);
+ProgramResult run_calibrate(const std::string& arguments, const StandIn& how);
 
 /// A shell command in a directory of its own.
 ProgramResult shell(const std::string& command, const std::string& folder = "");

@@ -46,7 +46,10 @@ void replay_rank(const PlannedOption& option, std::size_t i, Way way, const Conf
     constexpr std::int64_t libraries = 256 << 20;
     if (result.left <= libraries) result.left = 0;
   } catch (const std::exception&) {
-    result.failure += "; the device does not answer this process any more";
+    result.left = -1;
+    result.failure +=
+        "; the device does not answer this process any more: what it held goes back "
+        "when the process ends";
   }
 }
 

@@ -103,7 +103,12 @@ void RankReplay::run(ConfirmedRank& result) {
     shared_.stop = true;
     result.failure = where() + ": " + error.what();
   }
-  if (allocator_) result.retries = allocator_->stats().retries;
+  if (!allocator_) return;
+  const run::AllocatorStats& stats = allocator_->stats();
+  result.retries = stats.retries;
+  // How far it came, where it did not come to its end.
+  result.measured = peak_of(result.measured,
+                            {stats.peak.allocated, stats.peak.reserved, segments_.device_peak()});
 }
 
 /// "in step 2, at mm model.layers.3" of the instruction under way.

@@ -48,7 +48,8 @@ double product_seconds(double m, double n, double k, double batch) {
 int exchange(const char* call, std::size_t bytes, void* stream) {
   ENTER(call, bytes);
   queue(stream, 8e-6 + static_cast<double>(bytes) / profile().link);
-  if (hangs(call)) state().streams[stream].hung = true;
+  state().link_lost = state().link_lost || hangs(call);
+  if (state().link_lost) state().streams[stream].hung = true;
   return 0;
 }
 

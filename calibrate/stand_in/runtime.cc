@@ -95,16 +95,22 @@ double rate_of(cudaMemcpyKind kind) {
   return kind == cudaMemcpyDeviceToDevice ? profile().bandwidth / 2 : profile().host_link;
 }
 
-bool any_hung() {
+bool device_hung() {
   for (const auto& [handle, stream] : state().streams) {
-    if (stream.hung) return true;
+    if (stream.hung && stream.device == current) return true;
   }
   return false;
 }
 
-/// What a real synchronisation would do with a stream that never ends.
-void wait_for_ever() {
-  for (;;) sleep(1);
+/// What a real synchronisation would do with work that never ends; others may abort it meanwhile.
+/// The lock is held once, by the entry point.
+template <class Hung>
+void wait_while(Hung hung) {
+  while (hung()) {
+    state().lock.unlock();
+    usleep(1000);
+    state().lock.lock();
+  }
 }
 
 }  // namespace
@@ -165,7 +171,7 @@ API cudaError_t cudaDeviceDisablePeerAccess(int peer) {
 }
 API cudaError_t cudaDeviceSynchronize() {
   ENTER("cudaDeviceSynchronize", 0);
-  if (any_hung()) wait_for_ever();
+  wait_while(device_hung);
   trim_pools();
   return cudaSuccess;
 }
@@ -309,6 +315,7 @@ API cudaError_t cudaStreamCreateWithFlags(cudaStream_t* out, unsigned) {
   ENTER("cudaStreamCreate", 0);
   void* handle = new_handle();
   state().streams[handle] = {};
+  state().streams[handle].device = current;
   *out = static_cast<cudaStream_t>(handle);
   return cudaSuccess;
 }
@@ -319,7 +326,7 @@ API cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 API cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   ENTER("cudaStreamSynchronize", 0);
-  if (state().streams[stream].hung) wait_for_ever();
+  wait_while([&] { return state().streams[stream].hung; });
   trim_pools();
   return cudaSuccess;
 }
@@ -354,7 +361,7 @@ API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
 }
 API cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ENTER("cudaEventSynchronize", 0);
-  if (state().event_hung[event]) wait_for_ever();
+  wait_while([&] { return state().event_hung[event]; });
   return cudaSuccess;
 }
 API cudaError_t cudaEventQuery(cudaEvent_t event) {

@@ -39,6 +39,7 @@ struct Pool {
 struct Stream {
   double time = 0;  // when it has done everything queued
   bool hung = false;
+  int device = 0;
   int captured = -1;  // kernels, while it is captured
 };
 
@@ -58,7 +59,8 @@ struct State {
   std::map<void*, int> graphs;  // kernels
   std::vector<Pool> pools;      // the default ones first
   std::map<std::string, std::int64_t> calls;
-  int lost = 0;  // an error that sticks
+  int lost = 0;            // an error that sticks
+  bool link_lost = false;  // exchanges never end
 };
 State& state();
 
