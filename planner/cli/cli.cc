@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "base/diagnostic.h"
+#include "cli/batch_command.h"
 #include "cli/calibrate_command.h"
 #include "cli/command_line.h"
 #include "cli/graph_command.h"
@@ -71,6 +72,16 @@ int run_plan(const Request& request, const CommandLine& line, std::ostream& out,
   return plan_command(options, out, err);
 }
 
+int run_batch(const Request& request, const CommandLine& line, std::ostream& out,
+              std::ostream& err) {
+  PlanOptions options = request.plan;
+  options.files = request.files;
+  const std::vector<spec::Node> sequences = line.values("sequences");
+  options.job = line.job();
+  std::erase_if(options.job.children, [](const spec::Node& key) { return key.key == "sequences"; });
+  return batch_command(options, sequences, out, err);
+}
+
 int run_replay(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
   return replay_command(request.files, request.replay, out, err);
 }
@@ -106,21 +117,45 @@ CLI::App* add_command(CLI::App& app, Request& request, const char* name, const c
   return added;
 }
 
-void add_plan(CLI::App& app, Request& request) {
-  CLI::App* plan =
-      add_command(app, request, "plan",
-                  "Does this job fit, on which card or pair, and what is it made of?", run_plan);
-  plan->add_option(
+/// Plan files and the keys of a job.
+void add_job(CLI::App& command, Request& request) {
+  command
+      .add_option(
           "FILE", request.files,
           "plan files (plan.yaml), later ones winning over earlier; or a model's config.json")
       ->type_name("");
   for (const spec::JobKey& key : spec::job_keys()) {
     // The values are read from CommandLine, which knows their places.
-    CLI::Option* option = plan->add_option_function<std::vector<std::string>>(
+    CLI::Option* option = command.add_option_function<std::vector<std::string>>(
         "--" + key.name, [](const std::vector<std::string>&) {}, key.help);
     option->type_name(key.value)->group(key.group)->allow_extra_args(false);
     option->expected(1, key.repeatable ? CLI::detail::expected_max_vector_size : 1);
   }
+}
+
+void add_batch(CLI::App& app, Request& request) {
+  CLI::App* batch =
+      add_command(app, request, "batch",
+                  "The largest micro-batch by sequence, and the longest sequence", run_batch);
+  add_job(*batch, request);
+  batch
+      ->add_option_function<std::vector<std::string>>(
+          "--sequences", [](const std::vector<std::string>&) {},
+          "rows of the table, comma-separated; default powers of two from 512")
+      ->type_name("TOKENS,...")
+      ->group("Output")
+      ->allow_extra_args(false);
+  batch->add_flag("--json", request.plan.json, "JSON instead of the table")->group("Output");
+  batch->footer(
+      "Exit code: 0 some job fits on every option, 1 not, 2 bad input,\n           3 a bug of "
+      "ours.");
+}
+
+void add_plan(CLI::App& app, Request& request) {
+  CLI::App* plan =
+      add_command(app, request, "plan",
+                  "Does this job fit, on which card or pair, and what is it made of?", run_plan);
+  add_job(*plan, request);
   plan->add_flag("--json", request.plan.json, "plan.json instead of the table")->group("Output");
   plan->add_flag("--brief", request.plan.brief, "the verdict and little else")->group("Output");
   plan->add_option("--export-program", request.plan.export_program,
@@ -239,6 +274,7 @@ void add_graph(CLI::App& app, Request& request) {
 
 void add_commands(CLI::App& app, Request& request) {
   add_plan(app, request);
+  add_batch(app, request);
   add_validate(app, request);
   add_graph(app, request);
   add_replay(app, request);

@@ -13,7 +13,6 @@
 #include "spec/job_spec.h"
 
 namespace shardfit::cli {
-namespace {
 
 /// "note: --sequence 8192 wins over 4096 at plan.yaml:3:13".
 void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
@@ -23,6 +22,8 @@ void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
         << override.loser << " at " << override.loser_where.text() << "\n";
   }
 }
+
+namespace {
 
 /// One file a rank of each option (run/program_file.h), as `calibrate confirm` looks for them.
 void export_programs(const search::Plan& plan, const std::string& folder) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "spec/job_spec.h"
 #include "spec/node.h"
 
 namespace shardfit::cli {
@@ -16,6 +17,9 @@ struct PlanOptions {
   std::vector<std::string> explain;  // terms whose derivation is printed
   std::string export_program;        // folder for the programs of the ranks; "": none
 };
+
+/// Values of a file that lost against the command line, as notes.
+void say_overrides(const spec::PlanSpec& plan, std::ostream& err);
 
 /// `shardfit plan`. Throws InputError for faults in files or arguments.
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err);

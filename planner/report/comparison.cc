@@ -123,7 +123,10 @@ class Comparison {
       return;
     }
     const auto timed = [](std::string (*cell)(const Option&)) -> Cell {
-      return [cell](const Option& o) { return o.timing ? cell(o) : std::string("not known"); };
+      return [cell](const Option& o) {
+        if (o.timing) return cell(o);
+        return std::string(o.verdict == search::Verdict::does_not_fit ? "" : "not known");
+      };
     };
     heading("a steady step");
     row("  time", timed([](const Option& o) { return time(o.timing->step_seconds); }));

@@ -97,11 +97,11 @@ std::string answer_shorter_step(const Plan& plan) {
     if (!runs(option) || &option == &base || !option.timing) continue;
     if (!best || option.timing->step_seconds < best->timing->step_seconds) best = &option;
   }
-  if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
   if (!runs(base)) {
-    return "shorter-step: " + name_of(base) + " does not run it, so there is no step to shorten; " +
-           name_of(*best) + " takes " + step_of(*best);
+    return "shorter-step: " + name_of(base) + " does not run it, so there is no step to shorten" +
+           (best ? "; " + name_of(*best) + " takes " + step_of(*best) : "");
   }
+  if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
   const double ratio = base.timing->step_seconds / best->timing->step_seconds;
   return std::string("shorter-step: ") + (ratio > 1 ? "yes, " : "no, ") + name_of(*best) +
          " takes " + step_of(*best) + " a step, " + name_of(base) + " " + step_of(base) + " (" +

@@ -19,20 +19,21 @@ std::string name_of(Parallel parallel) {
 /// Models and their lowerings, read once however many options name them.
 class Lowerings {
  public:
-  const program::Lowering& find(const OptionSpec& option) {
+  const std::shared_ptr<const program::Lowering>& share(const OptionSpec& option) {
     const std::string path = spec::resolve_beside(option.job.model);
     const std::string framework =
         spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
     auto& found = lowerings_[path + "\n" + framework];
     if (!found) {
-      found = std::make_unique<program::Lowering>(spec::read_model(path, option.job.model.where),
-                                                  framework);
+      found = std::make_shared<const program::Lowering>(
+          spec::read_model(path, option.job.model.where), framework);
     }
-    return *found;
+    return found;
   }
+  const program::Lowering& find(const OptionSpec& option) { return *share(option); }
 
  private:
-  std::map<std::string, std::unique_ptr<program::Lowering>> lowerings_;
+  std::map<std::string, std::shared_ptr<const program::Lowering>> lowerings_;
 };
 
 /// The ways in which an option may share its job, simplest first.
@@ -193,6 +194,8 @@ Option choose(Ready ready, const program::Lowering& lowering) {
     if (i != best) chosen.others.push_back(alternative(tried[i], chosen));
   }
   for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
+  // The time of a step that cannot be run is no time.
+  if (chosen.verdict == Verdict::does_not_fit) chosen.timing.reset();
   return chosen;
 }
 
@@ -265,6 +268,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     const program::Lowering& lowering = lowerings.find(spec);
     try {
       Option option = choose(std::move(next), lowering);
+      option.lowering = lowerings.share(spec);
       if (settings.changes && option.verdict != Verdict::fits) {
         option.changes = find_changes(option, lowering);
       }

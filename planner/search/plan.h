@@ -75,7 +75,8 @@ struct Option {
   const spec::OptionSpec* spec = nullptr;
   spec::Parallel parallel = spec::Parallel::none;
   std::string shares;  // what the cards share, in a sentence; "" for one card
-  RankJob job;         // of rank 0
+  RankJob job;         // of the rank that needs most
+  std::shared_ptr<const program::Lowering> lowering;
   Accuracy accuracy;
   Verdict verdict = Verdict::fits;
   std::string reason;

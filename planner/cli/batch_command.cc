@@ -1,0 +1,192 @@
+#include "cli/batch_command.h"
+
+#include <rapidjson/prettywriter.h>
+#include <rapidjson/stringbuffer.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "base/format.h"
+#include "cli/cli.h"
+#include "report/report.h"
+#include "search/batch.h"
+#include "spec/data_directory.h"
+#include "spec/reader.h"
+
+namespace shardfit::cli {
+namespace {
+
+using search::BatchCell;
+using search::BatchRow;
+using search::BatchTable;
+using search::Option;
+using search::Verdict;
+
+using Json = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
+
+constexpr std::int64_t most_sequence = 100'000'000;
+constexpr std::size_t most_rows = 64;
+
+std::string right(const std::string& text, std::size_t columns) {
+  return text.size() < columns ? std::string(columns - text.size(), ' ') + text : text;
+}
+
+/// "." where a smaller batch does not fit, so that this one was not run.
+const char* cell_word(const BatchRow& row, std::int64_t micro) {
+  const BatchCell* cell = row.find(micro);
+  if (!cell) return micro <= row.largest ? "fits" : ".";
+  constexpr const char* words[] = {"fits", "tight", "no"};
+  return words[static_cast<int>(cell->verdict)];
+}
+
+void write_table(const Option& option, const BatchTable& table, std::ostream& out) {
+  const std::string parallel = spec::parallel_names()[static_cast<std::size_t>(option.parallel)];
+  out << option.spec->name << " (" << parallel << "): what fits of micro-batch by sequence\n\n  "
+      << right("sequence", 9);
+  for (const std::int64_t micro : table.micro_batches) out << right(format_count(micro), 6);
+  out << right("largest", 9) << right("tokens", 10) << "\n";
+  for (const BatchRow& row : table.rows) {
+    out << "  " << right(format_count(row.sequence), 9);
+    for (const std::int64_t micro : table.micro_batches) out << right(cell_word(row, micro), 6);
+    out << right(row.largest == 0 ? "none" : format_count(row.largest), 9)
+        << right(row.largest == 0 ? "" : format_count(row.largest * row.sequence), 10) << "\n";
+  }
+  out << "\n  what stops the next one\n";
+  const auto stop = [&](const std::string& name, const BatchCell& cell) {
+    const std::string why = cell.reason.substr(0, cell.reason.find(": CUDA out of memory"));
+    out << "  " << report::wrapped(name + ": " + verdict_text(cell.verdict) + ", " + why, 4, 2);
+  };
+  for (const BatchRow& row : table.rows) {
+    if (!row.next) continue;
+    stop(format_count(row.next->micro_batch) + " x " + format_count(row.sequence), *row.next);
+  }
+  const std::string at = format_count(option.job.batch.micro);
+  if (table.longest_sequence == 0) {
+    out << "\n  no sequence fits at micro-batch " << at << "\n";
+  } else {
+    out << "\n  longest sequence at micro-batch " << at << ": "
+        << format_count(table.longest_sequence)
+        << (table.longer ? " tokens (in steps of " + std::to_string(search::sequence_step) + ")"
+                         : " tokens, all the model's positions")
+        << "\n";
+  }
+  if (table.longer) stop(at + " x " + format_count(table.longer->sequence), *table.longer);
+}
+
+void write_cell(Json& json, const BatchCell& cell) {
+  json.StartObject();
+  json.Key("micro_batch");
+  json.Int64(cell.micro_batch);
+  json.Key("sequence");
+  json.Int64(cell.sequence);
+  json.Key("verdict");
+  json.String(verdict_text(cell.verdict));
+  json.Key("phase");
+  json.String(cell.phase.c_str());
+  json.Key("reason");
+  json.String(cell.reason.c_str());
+  json.EndObject();
+}
+
+void write_json(const Option& option, const BatchTable& table, Json& json) {
+  json.StartObject();
+  json.Key("name");
+  json.String(option.spec->name.c_str());
+  json.Key("parallel");
+  json.String(spec::parallel_names()[static_cast<std::size_t>(option.parallel)].c_str());
+  json.Key("rows");
+  json.StartArray();
+  for (const BatchRow& row : table.rows) {
+    json.StartObject();
+    json.Key("sequence");
+    json.Int64(row.sequence);
+    json.Key("largest_micro_batch");
+    json.Int64(row.largest);
+    json.Key("tried");
+    json.StartArray();
+    for (const BatchCell& cell : row.tried) write_cell(json, cell);
+    json.EndArray();
+    json.Key("next");
+    if (row.next) {
+      write_cell(json, *row.next);
+    } else {
+      json.Null();
+    }
+    json.EndObject();
+  }
+  json.EndArray();
+  json.Key("longest_sequence");
+  json.Int64(table.longest_sequence);
+  json.Key("longer");
+  if (table.longer) {
+    write_cell(json, *table.longer);
+  } else {
+    json.Null();
+  }
+  json.EndObject();
+}
+
+/// "512,2048" or several words, as numbers.
+std::vector<std::int64_t> read_sequences(const std::vector<spec::Node>& words) {
+  Diagnostics faults;
+  std::vector<std::int64_t> sequences;
+  for (const spec::Node& word : words) {
+    std::size_t from = 0;
+    while (from <= word.text.size()) {
+      const std::size_t to = std::min(word.text.find(',', from), word.text.size());
+      Location where = word.where;
+      where.offset += from;
+      where.length = std::max<std::size_t>(1, to - from);
+      const spec::Node one = spec::word(word.text.substr(from, to - from), std::move(where));
+      const auto length = spec::as_integer(one, "'--sequences'", {1, most_sequence}, faults);
+      if (length) sequences.push_back(*length);
+      from = to + 1;
+    }
+  }
+  if (sequences.size() > most_rows) {
+    faults.error(words.front().where, "'--sequences': more than " + std::to_string(most_rows));
+  }
+  faults.throw_if_any();
+  std::sort(sequences.begin(), sequences.end());
+  sequences.erase(std::unique(sequences.begin(), sequences.end()), sequences.end());
+  return sequences;
+}
+
+}  // namespace
+
+int batch_command(const PlanOptions& options, const std::vector<spec::Node>& sequences,
+                  std::ostream& out, std::ostream& err) {
+  const std::vector<std::int64_t> given = read_sequences(sequences);
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
+  Diagnostics faults;
+  const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
+  faults.throw_if_any();
+  say_overrides(spec, err);
+  search::PlanSettings settings;
+  settings.effects = settings.changes = false;
+  const search::Plan plan = search::make_plan(spec, settings);
+  rapidjson::StringBuffer buffer;
+  Json json(buffer);
+  json.SetIndent(' ', 2);
+  if (options.json) json.StartArray();
+  bool all = true;
+  for (const Option& option : plan.options) {
+    const BatchTable table = search::find_batches(
+        option, given.empty() ? search::usual_sequences(option.lowering->model()) : given);
+    all = all && std::any_of(table.rows.begin(), table.rows.end(),
+                             [](const BatchRow& row) { return row.largest > 0; });
+    if (options.json) {
+      write_json(option, table, json);
+    } else {
+      if (&option != &plan.options.front()) out << "\n";
+      write_table(option, table, out);
+    }
+  }
+  if (options.json) {
+    json.EndArray();
+    out << buffer.GetString() << "\n";
+  }
+  return all ? fits : does_not_fit;
+}
+
+}  // namespace shardfit::cli

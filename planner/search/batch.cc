@@ -1,0 +1,182 @@
+#include "search/batch.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+
+namespace shardfit::search {
+namespace {
+
+constexpr std::int64_t most_samples = 1 << 16;
+constexpr std::int64_t most_tokens = 1 << 24;
+constexpr std::size_t most_columns = 9;
+
+/// The jobs of one option.
+class Search {
+ public:
+  explicit Search(const Option& option) : option_(option) {
+    const spec::JobSpec& job = option.spec->job;
+    if (!job.global_batch) return;
+    const spec::Batch& batch = option.job.batch;
+    const std::int64_t of_a_rank = batch.micro * batch.accumulation;
+    for (std::int64_t n = 1; n <= of_a_rank; ++n) {
+      if (of_a_rank % n == 0) divisors_.push_back(n);
+    }
+  }
+
+  /// Micro-batches in question, ascending; every number where no global batch has to be kept.
+  std::size_t count() const {
+    return divisors_.empty() ? static_cast<std::size_t>(most_samples) : divisors_.size();
+  }
+  std::int64_t micro(std::size_t i) const {
+    return divisors_.empty() ? static_cast<std::int64_t>(i) + 1 : divisors_[i];
+  }
+  const std::vector<std::int64_t>& divisors() const { return divisors_; }
+
+  BatchCell judge_job(std::int64_t micro_batch, std::int64_t sequence) const {
+    program::TrainingJob job = option_.job.job;
+    job.sequence = sequence;
+    job.micro_batch = micro_batch;
+    if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
+    BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
+    try {
+      const Program program = option_.lowering->lower(job);
+      const Judgement judgement =
+          judge(program, option_.worst_gpu().card, option_.job.allocator, option_.accuracy);
+      cell.verdict = judgement.verdict;
+      cell.reason = judgement.reason;
+      cell.phase = phase_of(judgement);
+    } catch (const OverflowError&) {
+      cell.reason = "more than 8 EiB";
+    }
+    return cell;
+  }
+
+ private:
+  static std::string phase_of(const Judgement& judgement) {
+    if (judgement.limited.failure) return judgement.limited.failure->phase;
+    const auto& phases = judgement.unlimited.phases;
+    const auto most =
+        std::max_element(phases.begin(), phases.end(),
+                         [](const auto& a, const auto& b) { return a.allocated < b.allocated; });
+    return most == phases.end() ? "" : most->name;
+  }
+
+  const Option& option_;
+  std::vector<std::int64_t> divisors_;
+};
+
+/// The search along one row.
+class RowSearch {
+ public:
+  RowSearch(const Search& search, std::int64_t sequence) : search_(search) {
+    row_.sequence = sequence;
+  }
+
+  BatchRow find() {
+    std::size_t good = 0, bad = 1;  // counts of micro-batches that fit so far
+    while (bad <= search_.count() && fits(bad - 1)) {
+      good = bad;
+      bad = std::min(2 * bad, search_.count() + 1);
+      if (good == search_.count()) break;
+    }
+    while (bad - good > 1) {
+      const std::size_t middle = good + (bad - good) / 2;
+      (fits(middle - 1) ? good : bad) = middle;
+    }
+    for (int above = 2; above <= 3; ++above) {  // bad itself is known
+      const std::size_t neighbour = good + static_cast<std::size_t>(above);
+      if (good > 0 && neighbour <= search_.count() && fits(neighbour - 1)) good = neighbour;
+    }
+    row_.largest = good == 0 ? 0 : search_.micro(good - 1);
+    std::sort(row_.tried.begin(), row_.tried.end(),
+              [](const auto& a, const auto& b) { return a.micro_batch < b.micro_batch; });
+    for (const BatchCell& cell : row_.tried) {
+      if (cell.micro_batch <= row_.largest || cell.verdict == Verdict::fits) continue;
+      row_.next = cell;
+      break;
+    }
+    return std::move(row_);
+  }
+
+ private:
+  bool fits(std::size_t i) {
+    const std::int64_t micro = search_.micro(i);
+    const BatchCell* known = row_.find(micro);
+    if (known) return known->verdict == Verdict::fits;
+    row_.tried.push_back(search_.judge_job(micro, row_.sequence));
+    return row_.tried.back().verdict == Verdict::fits;
+  }
+
+  const Search& search_;
+  BatchRow row_;
+};
+
+void find_longest(const Search& search, std::int64_t micro, std::int64_t most, BatchTable& table) {
+  std::int64_t good = 0, bad = 1;  // in steps
+  const std::int64_t limit = most / sequence_step;
+  BatchCell last;
+  const auto fits = [&](std::int64_t steps) {
+    const BatchCell cell = search.judge_job(micro, steps * sequence_step);
+    if (cell.verdict != Verdict::fits) last = cell;
+    return cell.verdict == Verdict::fits;
+  };
+  while (bad <= limit && fits(bad)) {
+    good = bad;
+    bad = std::min(2 * bad, limit + 1);
+    if (good == limit) break;
+  }
+  while (bad - good > 1) {
+    const std::int64_t middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  table.longest_sequence = good * sequence_step;
+  if (good < limit) table.longer = search.judge_job(micro, (good + 1) * sequence_step);
+}
+
+std::int64_t positions_of(const spec::ModelSpec& model) {
+  for (const char* key : {"max_position_embeddings", "n_positions", "n_ctx", "seq_length"}) {
+    const spec::Node* node = model.numbers.child(key);
+    const auto most = node ? parse_integer(node->text) : std::nullopt;
+    if (most && *most > 0) return *most;
+  }
+  return most_tokens;
+}
+
+}  // namespace
+
+const BatchCell* BatchRow::find(std::int64_t micro_batch) const {
+  for (const BatchCell& cell : tried) {
+    if (cell.micro_batch == micro_batch) return &cell;
+  }
+  return nullptr;
+}
+
+std::vector<std::int64_t> usual_sequences(const spec::ModelSpec& model) {
+  const std::int64_t most = std::min<std::int64_t>(positions_of(model), 32'768);
+  std::vector<std::int64_t> sequences;
+  for (std::int64_t length = 512; length <= most; length *= 2) sequences.push_back(length);
+  if (sequences.empty()) sequences.push_back(most);
+  return sequences;
+}
+
+BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences) {
+  const Search search(option);
+  BatchTable table;
+  std::int64_t most = 1;
+  for (const std::int64_t sequence : sequences) {
+    table.rows.push_back(RowSearch(search, sequence).find());
+    const BatchRow& row = table.rows.back();
+    most = std::max(most, row.next ? row.next->micro_batch : row.largest);
+  }
+  table.micro_batches = search.divisors();
+  for (std::int64_t n = 1; search.divisors().empty() && n <= most; n *= 2) {
+    table.micro_batches.push_back(n);
+  }
+  if (table.micro_batches.size() > most_columns) table.micro_batches.resize(most_columns);
+  const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
+  find_longest(search, option.job.batch.micro, positions, table);
+  return table;
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,49 @@
+#pragma once
+// The largest batch: what fits of micro-batch by sequence, and what stops the next one.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/plan.h"
+
+namespace shardfit::search {
+
+/// One job of the table.
+struct BatchCell {
+  std::int64_t micro_batch = 1, sequence = 1;
+  Verdict verdict = Verdict::fits;
+  std::string phase;   // that limits it: of the failure, else of the peak
+  std::string reason;  // one sentence
+};
+
+/// One sequence length.
+struct BatchRow {
+  std::int64_t sequence = 1;
+  std::int64_t largest = 0;       // micro-batch that fits; 0: none
+  std::vector<BatchCell> tried;   // by micro-batch, ascending
+  std::optional<BatchCell> next;  // the smallest above `largest` that is known not to fit
+  const BatchCell* find(std::int64_t micro_batch) const;
+};
+
+struct BatchTable {
+  std::vector<std::int64_t>
+      micro_batches;  // columns: powers of two, or divisors of the global batch
+  std::vector<BatchRow> rows;
+  /// The longest sequence that fits at the job's micro-batch, in steps of `sequence_step`; 0: none.
+  std::int64_t longest_sequence = 0;
+  std::optional<BatchCell> longer;  // one step above it
+};
+
+inline constexpr std::int64_t sequence_step = 64;
+
+/// The table of an option over these sequences. Where the job names a global batch it is kept, with
+/// as many passes as that takes. Found by doubling and bisection; then the neighbours above, since
+/// allocated bytes need not grow with every sample (another kernel may be dispatched).
+BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences);
+
+/// Powers of two from 512 up to the model's positions, 32,768 at most.
+std::vector<std::int64_t> usual_sequences(const spec::ModelSpec& model);
+
+}  // namespace shardfit::search

@@ -1,0 +1,125 @@
+// Options side by side: the table and plan.json are the same plan, and what may not be compared is
+// not.
+
+#include <doctest/doctest.h>
+#include <rapidjson/document.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "base/format.h"
+#include "cli/cli.h"
+#include "support.h"
+#include "text_test.h"
+
+using namespace shardfit;
+using rapidjson::Value;
+using test::run_command;
+
+namespace {
+
+const std::string root = SHARDFIT_SOURCE_DIR;
+const std::string small = "shardfit plan --model " + root +
+                          "/tests/data/models/tiny-llama.json --sequence 128 --micro-batch 2 ";
+
+rapidjson::Document json_of(const std::string& command) {
+  rapidjson::Document plan;
+  plan.Parse(run_command(command + " --json").out.c_str());
+  REQUIRE(!plan.HasParseError());
+  return plan;
+}
+
+/// The cells of the table's line that begins with `label`.
+std::vector<std::string> cells(const std::string& table, const std::string& label) {
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(label + " ")) continue;
+    std::vector<std::string> found;
+    for (std::size_t at = 20; at < line.size(); at += 15) {
+      const std::string cell = line.substr(at, 15);
+      found.push_back(cell.substr(std::min(cell.find_first_not_of(' '), cell.size())));
+    }
+    return found;
+  }
+  return {};
+}
+
+}  // namespace
+
+TEST_CASE("the comparison and plan.json say the same") {
+  const std::string command =
+      "shardfit plan " + root + "/examples/02-one-h200-or-two-b200/plan.yaml";
+  const auto table = run_command(command + " --brief");
+  const auto plan = json_of(command);
+  CHECK(table.code == cli::fits);
+  const Value& options = plan["options"];
+  REQUIRE(options.Size() == 2);
+  const auto bytes_row = [&](const char* label, const char* key) {
+    const std::vector<std::string> found = cells(table.out, label);
+    REQUIRE(found.size() == options.Size());
+    for (rapidjson::SizeType i = 0; i < options.Size(); ++i) {
+      const Value& gpu = options[i]["gpus"][0];
+      CHECK(found[i] == format_bytes(Bytes(gpu[key].GetInt64())));
+    }
+  };
+  bytes_row("  usable", "usable_bytes");
+  bytes_row("  needed", "needed_bytes");
+  bytes_row("  headroom", "headroom_bytes");
+  bytes_row("  allocated", "allocated_bytes");
+  bytes_row("  reserved", "reserved_bytes");
+  bytes_row("  device", "device_bytes");
+  const std::vector<std::string> verdicts = cells(table.out, "verdict");
+  for (rapidjson::SizeType i = 0; i < options.Size(); ++i) {
+    CHECK(options[i]["verdict"].GetString() == verdicts[i]);
+  }
+  CHECK(options[0]["step_seconds"].IsNull());  // it does not run
+  CHECK(cells(table.out, "  time").back() ==
+        format_seconds(Seconds{options[1]["step_seconds"].GetDouble()}));
+  CHECK(plan["recommendation"]["option"].GetString() == std::string("2xb200"));
+  CHECK(plan["answer"].GetString() == std::string("make-possible: yes, 2xb200 (fsdp2) runs it "
+                                                  "(fits), h200 does not"));
+}
+
+TEST_CASE("every way to share a job is tried, and the others are said with why not") {
+  const auto plan = json_of(small + "--framework plain-pytorch --on 2xh200");
+  const Value& option = plan["options"][0];
+  std::vector<std::string> others{option["parallel"].GetString()};
+  for (const Value& other : option["alternatives"].GetArray()) {
+    others.push_back(other["parallel"].GetString());
+    CHECK(std::string(other["because"].GetString()) != "");
+  }
+  for (const char* way : {"ddp", "zero1", "fsdp2", "independent"}) {
+    CAPTURE(way);
+    CHECK(std::count(others.begin(), others.end(), way) == 1);
+  }
+}
+
+TEST_CASE("options of different jobs are not weighed against each other") {
+  const test::TemporaryFile file(
+      "model: " + root +
+      "/tests/data/models/tiny-llama.json\njob: {micro-batch: 2}\n"
+      "options: [{on: h200, sequence: 128}, {on: b200, sequence: 256}]\n");
+  const auto plan = json_of("shardfit plan " + file.path);
+  CHECK(plan["recommendation"]["option"].IsNull());
+  REQUIRE(plan["differences"].Size() == 1);
+  CHECK(plan["differences"][0].GetString() == std::string("sequence 128 and 256"));
+}
+
+TEST_CASE("one card and a pair get the same global batch where nobody gives one") {
+  const auto plan = json_of(small + "--on h200 --on 2xh200");
+  CHECK(plan["differences"].Empty());
+  for (const Value& option : plan["options"].GetArray()) {
+    CHECK(option["job"]["global_batch"].GetInt() == 4);
+    CHECK(option["job"]["accumulation"].GetInt() == 4 / 2 / option["count"].GetInt());
+  }
+}
+
+TEST_CASE("each hypothesis is answered first") {
+  const auto answer = [&](const std::string& hypothesis) {
+    const auto plan = json_of(small + "--on h200 --on 2xh200 --hypothesis " + hypothesis);
+    return std::string(plan["answer"].GetString());
+  };
+  CHECK(answer("make-possible").starts_with("make-possible: not needed, h200 runs it (fits)"));
+  CHECK(answer("shorter-step").starts_with("shorter-step: "));
+  CHECK(answer("larger-batch").find("; 2xh200 (") != std::string::npos);
+}
