@@ -7,9 +7,10 @@ namespace shardfit::run {
 
 double attention_seconds(const spec::AttentionSpeed& speed, const DeviceRates& device,
                          const AttentionShape& s, bool sustained) {
-  constexpr double rows = 128;  // queries of a tile
-  const double tiles_of_head = std::ceil(s.queries / rows);
-  const double tiles = s.batch * s.heads * tiles_of_head;
+  const double rows = static_cast<double>(speed.tile_rows);
+  const double apart = s.heads * std::ceil(s.queries / rows);
+  const double packed = s.kv_heads * std::ceil(s.queries * s.heads / s.kv_heads / rows);
+  const double tiles = s.batch * (speed.packs ? std::min(apart, packed) : apart);
   // A causal tile meets half of the keys on average, the last one all of them.
   const double all_keys = std::ceil(s.keys / rows) * rows;
   const double mean_keys =
@@ -30,9 +31,9 @@ double attention_seconds(const spec::AttentionSpeed& speed, const DeviceRates& d
   compute *= 1 + (sustained ? lost : lost * compute / (compute + speed.power_seconds));
   const double query_bytes = 2.0 * 2 * s.batch * s.heads * s.queries * s.width;
   const double key_bytes = 2.0 * 2 * s.batch * s.kv_heads * s.keys * s.width;
-  double memory = (query_bytes + key_bytes) / (device.bandwidth * speed.memory_share);
-  double seconds = speed.launch_seconds + std::max(compute, memory);
-  if (s.paged) seconds += key_bytes / (device.bandwidth * speed.cached_keys_share);
+  const double memory = (query_bytes + key_bytes) / (device.bandwidth * speed.memory_share);
+  double seconds = speed.launch_seconds + mean_of_powers(compute, memory, speed.sharpness);
+  if (s.paged) seconds += key_bytes / (device.bandwidth * speed.paged_share);
   return seconds;
 }
 

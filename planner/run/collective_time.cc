@@ -29,7 +29,8 @@ double collective_seconds(const spec::CollectiveSpeed& speed, const LinkRates& l
   if (ranks < 2) return 0;
   const double sent = bytes_on_link(kind, bytes, ranks);
   const double others = static_cast<double>(ranks - 1);
-  const double few = 1 / (1 + speed.few_ranks / others);
+  const double near = std::min(ranks, link.ranks_of_machine);
+  const double few = std::pow(2 / near, speed.crowding) / (1 + speed.few_ranks / others);
   const bool far = ranks > link.ranks_of_machine;
   const double rate =
       far ? std::min(link.bytes_per_second, link.network_bytes_per_second) : link.bytes_per_second;

@@ -45,6 +45,9 @@ struct AttentionShape {
 double attention_seconds(const spec::AttentionSpeed& speed, const DeviceRates& device,
                          const AttentionShape& shape, bool sustained = false);
 
+/// Two times that partly overlap: their maximum where `power` is large, their sum where it is 1.
+double mean_of_powers(double a, double b, double power);
+
 /// Backward attention over forward: 2.5 times the flops (five products for two: Dao et al. 2022,
 /// algorithm 4) at 60 to 75 % of the forward's rate (shared measurements of published kernels).
 inline constexpr double attention_backward_ratio = 2.5 / 0.675;

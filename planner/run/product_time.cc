@@ -37,6 +37,13 @@ double tiled(const ProductSpeed& speed, const DeviceRates& device, double rate_o
 
 }  // namespace
 
+double mean_of_powers(double a, double b, double power) {
+  const double larger = std::max(a, b);
+  const double smaller = std::min(a, b);
+  if (larger <= 0) return 0;
+  return larger * std::pow(1 + std::pow(smaller / larger, power), 1 / power);
+}
+
 double product_seconds(const ProductSpeed& speed, const DeviceRates& device, double peak,
                        const ProductShape& shape, bool sustained) {
   const double rate_of_one = peak * speed.peak_share / device.multiprocessors;
@@ -60,10 +67,8 @@ double product_seconds(const ProductSpeed& speed, const DeviceRates& device, dou
   const double missed = bytes / (bytes + speed.cache_bytes);
   const double memory = bytes * missed / (device.bandwidth * speed.memory_share) +
                         bytes / (device.bandwidth * speed.cache_ratio);
-  const double larger = std::max(compute, memory);
-  const double smaller = std::min(compute, memory);
-  return speed.launch_seconds +
-         larger * std::pow(1 + std::pow(smaller / larger, speed.sharpness), 1 / speed.sharpness);
+  const double prepared = speed.prepared_bytes * shape.m * shape.k * shape.groups / device.bandwidth;
+  return speed.launch_seconds + prepared + mean_of_powers(compute, memory, speed.sharpness);
 }
 
 }  // namespace shardfit::run

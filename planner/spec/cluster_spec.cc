@@ -117,6 +117,7 @@ void read_rates(MapView& device, DeviceReader& reader, DeviceSpec& spec, Diagnos
     spec.link.type = reader.text(map, "type", "");
     spec.link.per_gpu = reader.number<BytesPerSecond>(map, "per_gpu", as_bytes_per_second);
     spec.link.per_pair = reader.number<BytesPerSecond>(map, "per_pair", as_bytes_per_second);
+    if (const auto peer = map.boolean("peer_access")) spec.link.peer_access = peer->value;
     map.finish();
   }
 }
@@ -178,6 +179,7 @@ DeviceSpec read_device(const Node& root, Diagnostics& faults) {
   read_memory(map, reader, spec, faults);
   read_rates(map, reader, spec, faults);
   read_surroundings(map, reader, spec, faults);
+  if (const Node* speed = map.map("speed")) spec.speed = read_speed(*speed, faults);
   map.finish();
   return spec;
 }
@@ -193,6 +195,7 @@ DeviceCatalog::DeviceCatalog(std::string folder) : folder_(std::move(folder)) {
 
 void DeviceCatalog::add_profile(const std::string& path, Diagnostics& faults) {
   DeviceSpec spec = read_device(read_file(path, faults), faults);
+  inherit_speed(spec, faults);
   std::string name = spec.name;
   files_.erase(name);
   loaded_.insert_or_assign(std::move(name), std::move(spec));
@@ -207,7 +210,30 @@ const DeviceSpec* DeviceCatalog::load(const std::string& name, Diagnostics& faul
     faults.error(spec.where, "the file of device " + shardfit::quoted(spec.name) + " is called " +
                                  shardfit::quoted(name + ".yaml"));
   }
+  inherit_speed(spec, faults);
   return &loaded_.insert_or_assign(name, std::move(spec)).first->second;
+}
+
+/// What the file says itself stands; the rest is that of the devices it names.
+void DeviceCatalog::inherit_speed(DeviceSpec& spec, Diagnostics& faults) {
+  if (!spec.speed) return;
+  SpeedSpec& own = *spec.speed;
+  const auto parent = [&](const std::string& name) -> const SpeedSpec* {
+    if (name.empty()) return nullptr;
+    const DeviceSpec* device = name == spec.name ? nullptr : load(name, faults);
+    if (device && device->speed && device->speed->inherits.empty()) return &*device->speed;
+    faults.error(own.where, "no device " + shardfit::quoted(name) + " with a 'speed' of its own",
+                 suggest(name, names()));
+    return nullptr;
+  };
+  if (const SpeedSpec* exchange = parent(own.inherits_exchange)) {
+    own.collectives.insert(exchange->collectives.begin(), exchange->collectives.end());
+  }
+  if (const SpeedSpec* all = parent(own.inherits)) {
+    own.products.insert(all->products.begin(), all->products.end());
+    own.attention.insert(all->attention.begin(), all->attention.end());
+    own.collectives.insert(all->collectives.begin(), all->collectives.end());
+  }
 }
 
 const DeviceSpec* DeviceCatalog::find(const std::string& name, Diagnostics& faults) {

@@ -10,6 +10,7 @@
 #include "base/diagnostic.h"
 #include "base/units.h"
 #include "spec/node.h"
+#include "spec/speed_spec.h"
 
 namespace shardfit::spec {
 
@@ -30,6 +31,7 @@ struct Link {
   std::string type;                                 // "NVLink4 + NVSwitch"; "" where unknown
   std::optional<Sourced<BytesPerSecond>> per_gpu;   // one direction, all peers together
   std::optional<Sourced<BytesPerSecond>> per_pair;  // one direction, between two devices
+  bool peer_access = true;  // false: what one device sends another passes through the host
 };
 
 /// Prices somebody printed, for orientation; a plan reckons with the person's own price file only.
@@ -57,7 +59,8 @@ struct DeviceSpec {
   std::map<std::string, Sourced<FlopsPerSecond>> peak_rates;  // by dtype: "bf16", dense
   std::optional<Sourced<double>> achieved_matmul_share_bf16;  // of the peak, large products
   Link link;
-  std::string host_link;  // "PCIe 5"
+  std::optional<SpeedSpec> speed;  // what explains measured operators; absent: built-in shares
+  std::string host_link;           // "PCIe 5"
   std::optional<std::int64_t> power_watts;
   std::string least_runtime;  // "CUDA 12.8"
   std::string least_pytorch;  // "2.7 (cu128)"
@@ -92,6 +95,7 @@ class DeviceCatalog {
 
  private:
   const DeviceSpec* load(const std::string& name, Diagnostics& faults);
+  void inherit_speed(DeviceSpec& spec, Diagnostics& faults);
 
   std::string folder_;
   std::map<std::string, std::string> files_;  // name -> path

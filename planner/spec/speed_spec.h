@@ -3,6 +3,7 @@
 // file holds it under 'speed'; tools/fit_speed.cc writes those numbers from measured operators.
 
 #include <array>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -36,19 +37,25 @@ struct ProductSpeed {
   double cache_ratio = 3;         // cache bandwidth over memory bandwidth
   double cache_bytes = 25e6;      // bytes at which half come from memory
   double split_seconds = 1.5e-6;  // a product whose k is dealt out over tiles: the second kernel
+  /// Bytes moved for each element of the first operand before the product: its conversion to 8 or 4
+  /// bits with a scale. 0 where it is of the product's dtype.
+  double prepared_bytes = 0;
   double sharpness = 3;  // power of the mean of compute and memory time; larger: their maximum
 };
 
 /// Attention without the matrix of scores, forward; causal or whole.
 struct AttentionSpeed {
   double launch_seconds = 8e-6;
-  double peak_share = 0.6;     // of the bf16 peak, both products
-  double exponentials = 4e12;  // a second, the softmax's
-  double overlap = 0.5;        // share of the softmax that hides behind products
-  double tile_seconds = 1e-6;  // a tile's beginning and end
+  double peak_share = 0.6;      // of the bf16 peak, both products
+  double exponentials = 4e12;   // a second, the softmax's
+  double overlap = 0.5;         // share of the softmax that hides behind products
+  std::int64_t tile_rows = 64;  // queries of a tile
+  bool packs = true;            // few queries of heads that share keys lie in one tile
+  double tile_seconds = 1e-6;   // a tile's beginning and end
   double wave_loss = 0.6;
-  double memory_share = 0.7;       // of the bandwidth: query, key, value, output
-  double cached_keys_share = 0.3;  // of the bandwidth: keys and values in a serving engine's pages
+  double memory_share = 0.7;  // of the bandwidth: query, key, value, output
+  double paged_share = 0.3;   // of the bandwidth: keys and values in a serving engine's pages
+  double sharpness = 1.5;     // power of the mean of compute and memory time
   double sustained_share = 0.9;
   double power_seconds = 400e-6;
 };
@@ -65,6 +72,8 @@ struct CollectiveSpeed {
   std::array<Protocol, 3> protocols{{{6e-6, 1.5e-6, 0.08}, {9e-6, 2e-6, 0.3}, {18e-6, 3e-6, 0.75}}};
   /// With n ranks the bandwidth is that of many times 1 / (1 + few_ranks / (n - 1)).
   double few_ranks = 0.3;
+  /// Ranks that share a bus: the bandwidth falls with (2 / n) to this power.
+  double crowding = 0;
 };
 
 /// Everything about a device's speed that is not its peaks.
@@ -72,13 +81,17 @@ struct SpeedSpec {
   std::map<std::string, ProductSpeed> products;        // "bf16", "fp8", "nvfp4"
   std::map<std::string, AttentionSpeed> attention;     // "flash2", "flash3", "trtllm"
   std::map<std::string, CollectiveSpeed> collectives;  // "all_reduce", "all_gather", ...
-  double memory_share = 0.85;      // of the bandwidth: operators that only read and write
+  double memory_share = 0.88;      // of the bandwidth: operators that only read and write
   double kernel_seconds = 2.5e-6;  // the shortest of those
-  double interval = 0.3;           // half width of what is predicted, relative
-  std::string inherits;            // the device whose shares these are; "" : its own
+  double interval = 0.3;           // half width of a step's time, relative
+  std::string inherits;            // the device whose shares these are; "": its own
+  std::string inherits_exchange;   // the device whose exchanges it has, where not that one's
   std::string source;
-  std::string note;
+  Location where;
 };
 
+/// The map under 'speed' of a device file: 'products', 'attention' and 'collectives' by name, or
+/// 'inherits' with the name of the device that has them.
+SpeedSpec read_speed(const Node& node, Diagnostics& faults);
 
 }  // namespace shardfit::spec
