@@ -304,10 +304,13 @@ run::AttentionShape attention_of(const Row& row) {
 }
 
 void fit_attention(const Device& device, const std::vector<Row>& all) {
-  const std::map<std::string, std::string> names = {{"vllm_flash_attn", "flash2"},
-                                                    {"vllm_flash_attn_fa2", "flash2"},
-                                                    {"vllm_flash_attn_fa3", "flash3"},
-                                                    {"vllm_flashinfer_trtllmprefill", "trtllm"}};
+  const std::map<std::string, std::string> names = {
+      {"vllm_flash_attn", "flash2"},
+      {"vllm_flash_attn_fa2", "flash2"},
+      {"vllm_flash_attn_fa3", "flash3"},
+      {"vllm_flash_attn_fa4", "flash4"},
+      {"vllm_flashinfer_trtllmprefill", "trtllm"},
+      {"vllm_flashinfer_trtllmdecode", "trtllm_decode"}};
   std::printf("  attention:\n");
   for (const auto& [kernel, name] : names) {
     std::vector<Row> rows;
@@ -431,21 +434,12 @@ void fit_collectives(const Device& device, const std::vector<Row>& all) {
   }
 }
 
-/// The device file a table belongs to.
-std::string device_of(const std::string& table) {
-  const std::map<std::string, std::string> names = {
-      {"a100_sxm", "a100-80"}, {"h100_sxm", "h100-sxm"}, {"h200_sxm", "h200"},
-      {"b200_sxm", "b200"},    {"b300_sxm", "b300"},     {"rtx_pro_6000_server", "rtx-pro-6000"}};
-  const auto found = names.find(table);
-  return found == names.end() ? table : found->second;
-}
-
 int run_fit(const std::string& folder, const std::string& table,
             const std::vector<std::string>& parts) {
   Diagnostics faults;
   spec::DeviceCatalog devices(SHARDFIT_SOURCE_DIR "/model_specs/devices");
   spec::ClusterSpec cluster;
-  const spec::DeviceSpec* found = devices.find(device_of(table), faults);
+  const spec::DeviceSpec* found = devices.find(table, faults);
   faults.throw_if_any();
   if (!found) {
     std::cerr << "no device file for " << table << "\n";

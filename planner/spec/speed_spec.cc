@@ -6,7 +6,8 @@ namespace shardfit::spec {
 namespace {
 
 const std::array<std::string, 3> product_names{"bf16", "fp8", "nvfp4"};
-const std::array<std::string, 3> attention_names{"flash2", "flash3", "trtllm"};
+const std::array<std::string, 5> attention_names{"flash2", "flash3", "flash4", "trtllm",
+                                                 "trtllm_decode"};
 const std::array<std::string, 4> exchange_names{"all_reduce", "all_gather", "reduce_scatter",
                                                 "all_to_all"};
 /// Shares and ratios: positive, and never so large that a division by them means nothing.

@@ -79,7 +79,7 @@ struct CollectiveSpeed {
 /// Everything about a device's speed that is not its peaks.
 struct SpeedSpec {
   std::map<std::string, ProductSpeed> products;        // "bf16", "fp8", "nvfp4"
-  std::map<std::string, AttentionSpeed> attention;     // "flash2", "flash3", "trtllm"
+  std::map<std::string, AttentionSpeed> attention;     // "flash2", "flash3", "trtllm", ...
   std::map<std::string, CollectiveSpeed> collectives;  // "all_reduce", "all_gather", ...
   double memory_share = 0.88;      // of the bandwidth: operators that only read and write
   double kernel_seconds = 2.5e-6;  // the shortest of those
