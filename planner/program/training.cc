@@ -111,7 +111,7 @@ class Trainer : public model::Host {
     } else if (name == "scale") {
       return Value::of(scale_loss(model::tensor_of(arguments[0], "the loss")));
     } else if (name == "unscale") {
-      found_infinite_ = unscale_gradients(scale_);
+      found_infinite_ = unscale();
     } else if (name == "clip") {
       return Value::of(strategy_ ? strategy_->clip(trainable_, *job_.clip_foreach)
                                  : clip_gradients(trainable_, *job_.clip_foreach));
@@ -177,9 +177,15 @@ class Trainer : public model::Host {
 
   void step_optimizer() {
     const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
-    if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale_gradients(scale_);
+    if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale();
     optimizer_->step(trainable_);
     found_infinite_.reset();
+  }
+
+  /// Gradients are looked through and scaled in place, one kernel for many of them.
+  Tensor unscale() {
+    for (const auto& group : dtype_groups(trainable_)) foreach_ran("amp_unscale", group, 1, 2);
+    return unscale_gradients(scale_);
   }
 
   /// The scale is a number on the device, made when the first loss is scaled

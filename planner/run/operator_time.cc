@@ -1,7 +1,6 @@
 #include "run/operator_time.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace shardfit::run {
@@ -23,9 +22,10 @@ T entry(const std::map<std::string, T>& map, const std::string& name) {
 }
 
 /// What PyTorch's own attention does where a device has no numbers for the kernel it takes:
-/// FlashAttention-2 multiplies with the instructions of 8.0, which reach 35 % of the peak of 9.0
-/// (Shah et al. 2024, "FlashAttention-3", section 1).
-constexpr double old_instructions_share = 0.35;
+/// FlashAttention-2 multiplies with the instructions of 8.0, which reach 35 % of the peak of an
+/// H100 (Shah et al. 2024, "FlashAttention-3", section 1). That is so much for each of its 132
+/// multiprocessors; on 10.0 nobody has published it, and the same is taken.
+constexpr double old_instructions_rate = 0.35 * 989e12 / 132;
 /// CUTLASS's kernel over FlashAttention-2 on 8.0 (Dao 2023, "FlashAttention-2", figure 4).
 constexpr double efficient_over_flash = 0.55;
 
@@ -37,7 +37,7 @@ OperatorTimes::OperatorTimes(const spec::SpeedSpec& speed, const DeviceRates& de
   if (speed.attention.count("flash2") != 0) {
     flash_ = speed.attention.at("flash2");
   } else if (capability_major == 9 || capability_major == 10) {
-    flash_.peak_share = old_instructions_share;
+    flash_.peak_share = old_instructions_rate * device.multiprocessors / device.bf16;
     flash_.exponentials = 1e14;  // inside that share
   }
   efficient_ = flash_;
@@ -77,10 +77,8 @@ double OperatorTimes::attention(const Compute& c, bool flash) const {
 }
 
 double OperatorTimes::moved(const Compute& c) const {
-  const double missed = c.bytes / (c.bytes + bf16_.cache_bytes);
   return static_cast<double>(std::max<std::int64_t>(1, c.groups)) * speed_.kernel_seconds +
-         c.bytes * missed / (device_.bandwidth * speed_.memory_share) +
-         c.bytes / (device_.bandwidth * bf16_.cache_ratio);
+         c.bytes / (device_.bandwidth * speed_.memory_share);
 }
 
 double OperatorTimes::seconds(const Compute& c) const {

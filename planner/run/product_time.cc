@@ -8,6 +8,9 @@ namespace {
 
 using spec::ProductSpeed;
 
+/// How sharply a cache is full: a power of bytes over its size.
+constexpr double cache_edge = 8;
+
 double ceil_over(double a, double b) { return std::ceil(a / b); }
 
 /// Work of `each` seconds a tile on so many multiprocessors: the last wave is partly lost.
@@ -64,7 +67,8 @@ double product_seconds(const ProductSpeed& speed, const DeviceRates& device, dou
   compute *= 1 + (sustained ? lost : lost * compute / (compute + speed.power_seconds));
   const double bytes =
       s.groups * (s.element_bytes * s.k * (s.m + s.n) + s.output_bytes * s.m * s.n);
-  const double missed = bytes / (bytes + speed.cache_bytes);
+  // What fits the cache is still there from the run before, as long as it fits.
+  const double missed = 1 / (1 + std::pow(speed.cache_bytes / bytes, cache_edge));
   const double memory = bytes * missed / (device.bandwidth * speed.memory_share) +
                         bytes / (device.bandwidth * speed.cache_ratio);
   const double prepared = speed.prepared_bytes * shape.m * shape.k * shape.groups / device.bandwidth;

@@ -199,6 +199,8 @@ void read_device(const Node& c, Case& out, Diagnostics& faults) {
   out.job.device.capability_minor = static_cast<int>(std::lround(capability * 10)) % 10;
   out.job.device.multiprocessors = static_cast<int>(whole(device, "sms", 132, faults));
   out.memory_bytes = whole(device, "memory_bytes", 0, faults);
+  out.device = text(device, "name");
+  out.count = whole(device, "count", 1, faults);
 }
 
 void read_job(const Node& c, Case& out, Diagnostics& faults) {
@@ -248,7 +250,10 @@ void read_measured(const Node& node, const std::string& path, std::vector<Readin
       read_measured(child, path.empty() ? child.key : path + "." + child.key, out, faults);
     } else if (counter(child.key)) {
       const auto value = spec::as_integer(child, child.key, {0}, faults);
-      out.push_back({path, child.key, value.value_or(0)});
+      out.push_back({path, child.key, value.value_or(0), 0});
+    } else if (child.key == "step_s") {
+      const auto value = spec::as_real(child, child.key, {}, faults);
+      out.push_back({path, "step_seconds", 0, value.value_or(0)});
     }
   }
 }

@@ -1,9 +1,12 @@
 #include "validate/compare.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 
 #include "run/run.h"
+#include "run/time_clock.h"
+#include "spec/data_directory.h"
 
 namespace shardfit::validate {
 namespace {
@@ -63,23 +66,54 @@ program::TrainingJob runnable_job(const Case& c, const program::Lowering& loweri
   return job;
 }
 
-CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
+/// The step's seconds on the case's device; nothing where no number for it is sourced.
+std::optional<double> predicted_seconds(const Program& program, const Case& c,
+                                        spec::DeviceCatalog& devices) {
+  Diagnostics faults;
+  const spec::DeviceSpec* device = devices.find(c.device, faults);
+  faults.throw_if_any();
+  if (!device) return {};
+  spec::ClusterSpec cluster;
+  cluster.device = *device;
+  cluster.count = c.count;
+  const run::Machine machine = run::machine_of(cluster);
+  if (!machine.missing.empty()) return {};
+  const run::RankProgram ranks{&program, {}};
+  return run::run_time({&ranks, 1}, machine).step_seconds;
+}
+
+bool has_seconds(const Case& c) {
+  return std::any_of(c.readings.begin(), c.readings.end(),
+                     [](const Reading& r) { return r.counter == "step_seconds"; });
+}
+
+CaseResult predict_one(const Case& c, const program::Lowering& lowering,
+                       spec::DeviceCatalog& devices) {
   CaseResult out;
   out.id = c.id;
   out.group = c.group;
   out.family = lowering.model().model_type;
   out.ends_out_of_memory = c.ends_out_of_memory;
-  const Program program = lowering.lower(runnable_job(c, lowering));
+  program::TrainingJob job = runnable_job(c, lowering);
+  job.record_computes = has_seconds(c);
+  const Program program = lowering.lower(job);
   run::RunLimits limits;
   if (c.memory_bytes > 0) limits.total = c.memory_bytes;
   if (!c.allocator.empty()) limits.settings = run::parse_allocator_settings(c.allocator);
   const run::RunResult result = run_program(program, limits);
   check_outcome(result, c, out);
   for (const Reading& reading : c.readings) {
+    if (reading.counter == "step_seconds") {
+      const auto seconds = predicted_seconds(program, c, devices);
+      if (!seconds) continue;
+      out.rows.push_back({c.id, c.group, out.family, reading.counter, reading.phase, 0, 0,
+                          reading.seconds, *seconds});
+      continue;
+    }
     std::int64_t value = 0;
     if (!predicted_value(result, c, reading, value)) continue;
     out.rows.push_back(
-        {c.id, c.group, out.family, reading.counter, reading.phase, reading.measured, value});
+        {c.id, c.group, out.family, reading.counter, reading.phase, reading.measured, value, 0, 0});
   }
   return out;
 }
@@ -88,6 +122,7 @@ CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
 
 std::vector<CaseResult> predict(const std::vector<Case>& cases) {
   std::vector<CaseResult> results;
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   std::map<std::string, spec::ModelSpec> models;
   std::map<std::string, std::unique_ptr<program::Lowering>> lowerings;
   for (const Case& c : cases) {
@@ -112,7 +147,7 @@ std::vector<CaseResult> predict(const std::vector<Case>& cases) {
         for (const spec::Node& o : c.overrides.children) spec::override_number(own, o.key, o);
         lowering = std::make_unique<program::Lowering>(std::move(own), c.job.framework);
       }
-      results.push_back(predict_one(c, *lowering));
+      results.push_back(predict_one(c, *lowering, devices));
     } catch (const InputError& error) {
       skipped.skipped =
           error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;

@@ -22,6 +22,28 @@ std::string quoted_json(const std::string& text) {
   return out + "\"";
 }
 
+std::string seconds_text(double seconds) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%.9g", seconds);
+  return text;
+}
+
+/// Steps, one a line.
+void print_steps(const std::vector<CaseResult>& results, std::ostream& out) {
+  bool first = true;
+  for (const CaseResult& r : results) {
+    for (const Row& row : r.rows) {
+      if (row.counter != "step_seconds") continue;
+      if (first) out << "\nstep_seconds                     measured  predicted\n";
+      first = false;
+      char line[160];
+      std::snprintf(line, sizeof line, "%-30.30s %8.4f s %8.4f s %+7.1f%%\n", row.id.c_str(),
+                    row.measured_seconds, row.predicted_seconds, 100 * row.relative_error());
+      out << line;
+    }
+  }
+}
+
 /// Errors of one set of rows.
 struct Figures {
   std::int64_t readings = 0, equal = 0, half = 0, one = 0, two = 0, four = 0;
@@ -45,8 +67,8 @@ std::string line(const std::string& name, const Figures& f) {
   };
   char text[160];
   std::snprintf(text, sizeof text, "%-30.30s %6lld %6.1f%% %6.1f%% %6.1f%% %6.1f%% %+7.2f%%",
-                name.c_str(), static_cast<long long>(f.readings), percent(f.equal),
-                percent(f.half), percent(f.one), percent(f.two), 100 * f.worst);
+                name.c_str(), static_cast<long long>(f.readings), percent(f.equal), percent(f.half),
+                percent(f.one), percent(f.two), 100 * f.worst);
   return text;
 }
 
@@ -84,9 +106,15 @@ void print_json(const std::vector<CaseResult>& results, std::ostream& out) {
     for (const Row& row : r.rows) {
       char error[40];
       std::snprintf(error, sizeof error, "%.9g", row.relative_error());
+      std::string measured = std::to_string(row.measured);
+      std::string predicted = std::to_string(row.predicted);
+      if (row.counter == "step_seconds") {
+        measured = seconds_text(row.measured_seconds);
+        predicted = seconds_text(row.predicted_seconds);
+      }
       out << "{\"id\": " << quoted_json(r.id) << ", \"group\": " << quoted_json(r.group)
           << ", \"counter\": \"" << row.counter << "\", \"phase\": \"" << row.phase
-          << "\", \"measured\": " << row.measured << ", \"predicted\": " << row.predicted
+          << "\", \"measured\": " << measured << ", \"predicted\": " << predicted
           << ", \"relative_error\": " << error << "}\n";
     }
   }
@@ -104,6 +132,7 @@ void print_table(const std::vector<CaseResult>& results, std::ostream& out) {
   for (const auto& [reason, count] : reasons) out << "  " << count << "  " << reason << "\n";
   print_set(results, out, "group", &CaseResult::group);
   print_set(results, out, "family", &CaseResult::family);
+  print_steps(results, out);
   for (const CaseResult& r : results) {
     if (!r.skipped.empty() || (!r.ends_out_of_memory && r.outcome_right)) continue;
     out << (r.outcome_right ? "right outcome: " : "WRONG outcome: ") << r.id << ": "
