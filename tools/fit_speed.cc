@@ -220,7 +220,7 @@ std::vector<Parameter> parameters_of(spec::ProductSpeed& s, bool converts) {
       {"wave_loss", &s.wave_loss, 0.02, 1},
       {"sustained_share", &s.sustained_share, 0.5, 1},
       {"power", &s.power_seconds, 3e-5, 5e-4},
- {"memory_share", &s.memory_share, 0.4, 1.1},
+      {"memory_share", &s.memory_share, 0.4, 1.1},
       {"cache_ratio", &s.cache_ratio, 1, 20},
       {"cache_bytes", &s.cache_bytes, 1e5, 4e8},
       {"split", &s.split_seconds, 1e-7, 1e-5},
