@@ -40,7 +40,7 @@ class TableWriter {
     head();
     if (!plan.answer.empty()) out_ << "\n" << wrapped(plan.answer, 2);
     if (several) recommendation();
-    if (several) write_comparison(report_, out_);
+    if (several || plan.options.front().rent) write_comparison(report_, out_);
     for (std::size_t i = 0; i < plan.options.size(); ++i) {
       out_ << "\n";
       verdict(plan.options[i]);
@@ -97,6 +97,7 @@ class TableWriter {
     if (cluster.count == 1) line.replace(line.find(" each,"), 6, ",");
     out_ << wrapped(line, 2);
     if (option.verdict != Verdict::fits) out_ << "  " << wrapped(option.reason, 2, 2);
+    if (option.timing) out_ << "  " << wrapped(step_words(option), 4, 2);
     const search::Phase& worst = gpu.phases[gpu.worst];
     if (style_.brief) {
       out_ << "  peak in " << worst.name << why(worst) << "\n";
@@ -106,6 +107,20 @@ class TableWriter {
     for (const std::string& warning : option.warnings) {
       out_ << "  " << wrapped("warning: " + warning, 4, 2);
     }
+  }
+
+  static std::string step_words(const Option& option) {
+    const search::Timing& timing = *option.timing;
+    const auto seconds = [](double value) { return format_seconds(Seconds{value}); };
+    std::string text = "a step takes " + seconds(timing.step_seconds) + " (" +
+                       seconds(timing.low_seconds) + " to " + seconds(timing.high_seconds) + "), " +
+                       format_number(option.samples_per_second()) + " samples a second";
+    if (timing.exchange_bytes > 0) {
+      text += "; its exchange of " + size(timing.exchange_bytes) + " takes " +
+              seconds(timing.exchange_seconds) + ", " + seconds(timing.exposed_seconds) +
+              " of that not hidden";
+    }
+    return text;
   }
 
   /// What the cards share, and the other ways to share with why not.

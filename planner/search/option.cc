@@ -123,6 +123,9 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   std::string missing;
   option.timing = time_of(option, missing);
   if (!missing.empty()) option.warnings.push_back("no step time: " + missing);
+  for (std::string& warning : find_imbalance(option, imbalance_threshold)) {
+    option.warnings.push_back(std::move(warning));
+  }
   return option;
 }
 

@@ -137,6 +137,11 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
 /// is not known. The programs must record their operators.
 std::optional<Timing> time_of(const Option& option, std::string& missing);
 
+/// From how much more on, as a share, one GPU's need or work is named an imbalance.
+inline constexpr double imbalance_threshold = 0.1;
+/// Sentences about GPUs of one option that need or compute more than others, with the cause.
+std::vector<std::string> find_imbalance(const Option& option, double threshold);
+
 /// Answers the hypothesis, finds what differs between options, and recommends.
 void compare(Plan& plan);
 
