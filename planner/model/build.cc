@@ -85,6 +85,7 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
     module.children.push_back(std::move(made));
   }
   if (!type.construct.empty()) run_construct(module);
+  if (built) built(module);
   return &module;
 }
 

@@ -161,6 +161,8 @@ Value layer_norm(Machine&, Value* a) {
 Value rms_norm(Machine&, Value* a) {
   return Value::of(t::rms_norm(first(a), tensor_of(a[1], "a weight")));
 }
+/// Python's `is`, of two tensors.
+Value same(Machine&, Value* a) { return Value::of_bool(first(a) == tensor_of(a[1], "b")); }
 Value linear(Machine&, Value* a) {
   return Value::of(t::linear(first(a), tensor_of(a[1], "a weight"), a[2].tensor));
 }
@@ -383,6 +385,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"divide_in_place", {"x", "divisor"}, 2, divide_in_place},
         {"grouped_mm", {"x", "weight", "offsets"}, 3, grouped_mm},
         {"all", {"x"}, 1, all},
+        {"same", {"a", "b"}, 2, same},
         {"requires_grad", {"x"}, 1, requires_grad},
         {"is_contiguous", {"x"}, 1, is_contiguous},
         {"int", {"number"}, 1, integer},

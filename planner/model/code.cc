@@ -28,6 +28,12 @@ BinaryOp binary_op(const std::string& text) {
   return table.at(text);
 }
 
+/// Operators that the families call where the original calls a module: torch.nn.SiLU, Dropout.
+bool is_unit(const std::string& name) {
+  return name == "silu" || name == "gelu" || name == "relu" || name == "bloom_gelu" ||
+         name == "dropout";
+}
+
 void collect_targets(const std::vector<Statement>& body, std::vector<std::string>& names) {
   for (const Statement& s : body) {
     if (s.kind == StatementKind::assign || s.kind == StatementKind::loop) {
@@ -254,6 +260,7 @@ class Binder {
       if (const CompiledClass* type = library_->find(e.text)) {
         c.op = Op::call_class;
         c.callee = type;
+        c.unit = e.text == "activate";
         std::vector<std::string> signature;
         int required = 0;
         const bool function = !making_;
@@ -269,6 +276,7 @@ class Binder {
       if (e.text != row.name) continue;
       c.op = Op::call_builtin;
       c.builtin = row.run;
+      c.unit = is_unit(e.text);
       c.a = static_cast<int>(row.parameters.size());
       place_arguments(e, 0, {row.parameters.begin(), row.parameters.end()}, row.required, c);
       return;

@@ -75,6 +75,7 @@ struct Code {
   std::vector<Code> children;         // arguments in the order written
   std::vector<int> places;            // of each argument in the signature; by position: -1 - index
   std::vector<std::string> keywords;  // of call_value: names to look up when called
+  bool unit = false;  // a call that the original makes to a module without parameters
   const spec::Expr* source = nullptr;
 };
 

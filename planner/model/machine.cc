@@ -297,7 +297,11 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
           arguments[static_cast<std::size_t>(code.places[i])] =
               evaluate(code.children[i], self, locals);
         }
-        return code.builtin(*this, arguments.data());
+        if (!code.unit || !hooks || !self) return code.builtin(*this, arguments.data());
+        hooks->before_unit(*self, &code, arguments[0]);
+        Value result = code.builtin(*this, arguments.data());
+        hooks->after_unit(*self, &code, result);
+        return result;
       }
       case Op::call_class:
         return call_function(code, self, locals);
@@ -349,7 +353,9 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
           if (s.children[i].name == *code.value.text) return base.module->children[i];
         }
         for (std::size_t i = 0; i < s.parameters.size(); ++i) {
-          if (s.parameters[i].name == *code.value.text) return Value::of(base.module->tensors[i]);
+          if (s.parameters[i].name != *code.value.text) continue;
+          if (hooks && self) hooks->before_read(*self, base.module->tensors[i]);
+          return Value::of(base.module->tensors[i]);
         }
         for (std::size_t i = 0; i < s.constants.size(); ++i) {
           if (s.constants[i].name == *code.value.text) {
@@ -433,8 +439,11 @@ Value Machine::call_function(const Code& code, const Module* self, Value* locals
     own[static_cast<std::size_t>(code.places[i])] = evaluate(code.children[i], self, locals);
   }
   fill_defaults(type, own.data(), nullptr);
+  const bool unit = code.unit && hooks && self;
+  if (unit) hooks->before_unit(*self, &code, own[0]);
   Value result;
   run(type.forward, nullptr, own.data(), result);
+  if (unit) hooks->after_unit(*self, &code, result);
   return result;
 }
 

@@ -42,6 +42,18 @@ struct ModuleHooks {
   /// May replace the arguments; they stay alive until the call has returned.
   virtual void before_forward(const Module& module, Value* arguments, std::size_t count) = 0;
   virtual void after_forward(const Module& module, Value& result) = 0;
+  /// The same around what is a function here and a module without parameters in the original: an
+  /// activation, a dropout. `site` tells one from another within `owner`.
+  virtual void before_unit(const Module& owner, const void* site, Value& input) {
+    static_cast<void>(owner), static_cast<void>(site), static_cast<void>(input);
+  }
+  /// `owner` reads a tensor of another module.
+  virtual void before_read(const Module& owner, const tensor::Tensor& read) {
+    static_cast<void>(owner), static_cast<void>(read);
+  }
+  virtual void after_unit(const Module& owner, const void* site, Value& result) {
+    static_cast<void>(owner), static_cast<void>(site), static_cast<void>(result);
+  }
 };
 
 /// Names and arguments of running calls: a stack in pieces that never move.
@@ -115,7 +127,8 @@ class Machine {
   /// Runs in place of a `with` block it knows; false: unknown.
   std::function<bool(const Value& what, const std::function<void()>& body)> within;
   Host* host = nullptr;
-  ModuleHooks* hooks = nullptr;  // of modules that are `hooked`
+  std::function<void(Module&)> built;  // sees every module as soon as it is made
+  ModuleHooks* hooks = nullptr;        // of modules that are `hooked`
   /// Where a hooked module is recomputed: the hooks run once around both (the unit was wrapped in a
   /// module that recomputes), or inside, each time the forward runs.
   bool hooks_around_recompute = false;

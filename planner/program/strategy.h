@@ -36,6 +36,10 @@ class Strategy {
   virtual void after_gradient(tensor::TensorBody&) {}
   /// The backward pass has ended.
   virtual void after_backward() {}
+  /// The call that ran the backward pass has returned.
+  virtual void backward_returned() {}
+  /// The wrapper updates the parameters by itself; false: the loop's optimizer does.
+  virtual bool step() { return false; }
 };
 
 /// DistributedDataParallel's settings.

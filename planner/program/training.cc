@@ -45,6 +45,9 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set("grad_scaler", Value::of_bool(job.grad_scaler));
   globals.set("autocasting", Value::of_bool(job.autocast.has_value()));
   globals.set("recomputing", Value::of_bool(job.recompute == Recompute::full));
+  globals.set(
+      "engine_scales_loss",
+      Value::of_bool(job.deepspeed && deepspeed_scales_loss(*job.deepspeed, job.parameters)));
   globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
   if (job.dropout) {
     for (const std::string& rate : family.dropouts) globals.set(rate, Value::of_real(*job.dropout));
@@ -54,13 +57,13 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
 /// What the loop of a framework's profile asks for.
 class Trainer : public model::Host {
  public:
-  Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root)
-      : job_(job), runtime_(runtime), machine_(machine), root_(root) {}
+  Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root,
+          std::shared_ptr<ShardedParameters> shards)
+      : job_(job), runtime_(runtime), machine_(machine), root_(root), shards_(std::move(shards)) {}
 
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
-    if (job_.ddp) strategy_ = make_ddp(*job_.ddp, machine_);
-    if (job_.fsdp2) strategy_ = make_fsdp2(*job_.fsdp2, machine_);
+    strategy_ = make_strategy();
     if (strategy_) strategy_->wrap(root_);
     std::vector<Tensor> listed;
     for (const model::Parameter& p : machine_.parameters(root_)) {
@@ -87,6 +90,7 @@ class Trainer : public model::Host {
       }
       return;
     }
+    if (job_.deepspeed) return;  // the engine has it
     const bool on_host = strategy_ && strategy_->optimizes_on_host();
     optimizer_ = make_optimizer(on_host ? "none" : job_.optimizer, job_.implementation);
     if (job_.zero_redundancy) {
@@ -105,9 +109,12 @@ class Trainer : public model::Host {
     } else if (name == "backward") {
       const Tensor& loss = model::tensor_of(arguments[0], "the loss");
       const Scoped<tensor::Label> label(runtime_.label, {"ones_like", 0, true});
-      const Tensor ones = runtime_.empty(loss.shape(), loss.dtype());
-      tensor::run_backward(loss, ones);
-      if (strategy_) strategy_->after_backward();
+      {
+        const Tensor ones = runtime_.empty(loss.shape(), loss.dtype());
+        tensor::run_backward(loss, ones);
+        if (strategy_) strategy_->after_backward();
+      }
+      if (strategy_) strategy_->backward_returned();
     } else if (name == "scale") {
       return Value::of(scale_loss(model::tensor_of(arguments[0], "the loss")));
     } else if (name == "unscale") {
@@ -156,6 +163,16 @@ class Trainer : public model::Host {
   }
 
  private:
+  std::unique_ptr<Strategy> make_strategy() {
+    if (job_.deepspeed) {
+      return make_deepspeed({*job_.deepspeed, machine_, root_, job_.optimizer, job_.implementation,
+                             job_.accumulation, job_.parameters, job_.lora.has_value(), shards_});
+    }
+    if (job_.fsdp2) return make_fsdp2(*job_.fsdp2, machine_);
+    if (job_.ddp) return make_ddp(*job_.ddp, machine_);
+    return nullptr;
+  }
+
   Value call_model(Value* arguments) {
     const std::size_t inputs = root_.type->input_defaults.size();
     ValueList list;
@@ -177,6 +194,7 @@ class Trainer : public model::Host {
 
   void step_optimizer() {
     const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
+    if (strategy_ && strategy_->step()) return;
     if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale();
     optimizer_->step(trainable_);
     found_infinite_.reset();
@@ -202,6 +220,7 @@ class Trainer : public model::Host {
   Runtime& runtime_;
   Machine& machine_;
   const Module& root_;
+  std::shared_ptr<ShardedParameters> shards_;  // built in parts
   std::vector<Tensor> trainable_;
   std::unique_ptr<Strategy> strategy_;
   std::int64_t forwards_ = 0;
@@ -292,8 +311,14 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = job.parameters;
   runtime.meta = job.fsdp2 && job.fsdp2->built_on_meta;
+  if (job.deepspeed && !job.deepspeed->zero_init) {
+    machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
+  }
   try {
+    std::shared_ptr<ShardedParameters> shards;
+    if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
     const Module* root = machine.build(class_of(library, head_class(family_, job.head)), {}, "");
+    machine.built = nullptr;
     machine.tie();
     if (job.lora) {
       apply_lora(*job.lora, machine, *root);
@@ -303,8 +328,10 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
       runtime.program.parameters_total += p.tensor.count();
       if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
     }
-    Trainer trainer(job, runtime, machine, *root);
+    Trainer trainer(job, runtime, machine, *root, std::move(shards));
+    if (job.deepspeed) runtime.mark("build", 0, false);
     trainer.wrap();
+    if (job.deepspeed) runtime.mark("initialize", 0, false);
     machine.host = &trainer;
     const Value started = run_start(library, job.program, machine);
     runtime.program.instructions.push_back({Action::empty_cache, 0, 0});
@@ -323,7 +350,8 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     const int first_alike = !job.ddp ? 2 : job.ddp->static_graph ? 4 : 3;
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
-      if (step >= first_alike && job.repeat_steps && repeat_step(runtime.program, range, step)) {
+      if (step >= first_alike && job.repeat_steps && !job.deepspeed &&
+          repeat_step(runtime.program, range, step)) {
         range = {range_end.first_instruction, range_end.first_storage};
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
         continue;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/model_graph.h"
+#include "program/deepspeed.h"
 #include "program/optimizer.h"
 #include "program/strategy.h"
 #include "spec/model_spec.h"
@@ -68,6 +69,7 @@ struct TrainingJob {
   std::optional<DdpJob> ddp;
   std::optional<Fsdp2Job> fsdp2;
   std::optional<ZeroRedundancyJob> zero_redundancy;
+  std::optional<DeepSpeedJob> deepspeed;
   int steps = 3;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run

@@ -52,8 +52,31 @@ std::vector<RankGroup> rank_groups(Parallel parallel, std::int64_t gpus) {
   return groups;
 }
 
+namespace {
+
+/// DeepSpeed's configuration of a stage, the rest at its defaults; stage 0 is its data parallelism.
+program::DeepSpeedJob deepspeed_job(const program::TrainingJob& job, Parallel parallel,
+                                    std::int64_t ranks, int rank) {
+  program::DeepSpeedJob engine;
+  engine.stage = parallel == Parallel::zero1   ? 1
+                 : parallel == Parallel::zero2 ? 2
+                 : parallel == Parallel::zero3 ? 3
+                                               : 0;
+  const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
+  engine.ranks = alone ? 1 : ranks;
+  engine.rank = alone ? 0 : rank;
+  engine.clip = job.clip_foreach.has_value();
+  return engine;
+}
+
+}  // namespace
+
 program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, std::int64_t ranks,
                                  int rank) {
+  if (job.framework == "deepspeed") {
+    job.deepspeed = deepspeed_job(job, parallel, ranks, rank);
+    return job;
+  }
   if (parallel == Parallel::ddp || parallel == Parallel::zero1) {
     job.ddp = program::DdpJob{};
     job.ddp->ranks = ranks;

@@ -86,6 +86,10 @@ void evaluate(Node& node, Queue& queue, int depth) {
     const Scoped<Label> label(runtime.label, {node.kind, node.module, true});
     for (const auto& hook : node.before) hook();
     if (runtime.recorder) runtime.recorder->node_runs(node);
+    if (node.divided_output >= 0) {
+      Tensor& divided = in[static_cast<unsigned>(node.divided_output)];
+      if (divided) divided = div_scalar(divided);
+    }
     node.backward(node, in, out);
     validate(node, out);
   }

@@ -185,6 +185,69 @@ Tensor batched(const Tensor& a, const Tensor& b) {
   return unsafe_view(bmm(left, right), out_shape);
 }
 
+/// DeepSpeed's linear of ZeRO-3 keeps the parameter itself, not what it held in the forward
+/// (deepspeed/runtime/zero/linear.py, LinearFunctionForZeroStage3).
+struct AutocastExtra : NodeExtra {
+  bool enabled = false;
+  DType dtype = DType::bf16;
+};
+
+/// matmul with a weight that needs a gradient: should_fold sees that, grad mode or not.
+Tensor folded(const Tensor& x, const Tensor& weight) {
+  Shape shape = x.shape();
+  shape[-1] = weight.size(1);
+  const Tensor rows = reshape(cast_low(x), Shape{x.count() / x.size(-1), x.size(-1)});
+  return unsafe_view(mm(rows, weight), shape);
+}
+
+void kept_linear_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const auto& extra = static_cast<const AutocastExtra&>(*node.extra);
+  const Scoped<bool> on(runtime.autocast.enabled, extra.enabled);
+  const Scoped<DType> dtype(runtime.autocast.dtype, extra.dtype);
+  const Tensor x = node.load(0);
+  const Tensor weight = node.load(1);
+  const Tensor& gradient = in[0];
+  const int rank = gradient.rank();
+  if (node.wants(0)) out[0] = node.wants(1) ? folded(gradient, weight) : matmul(gradient, weight);
+  if (node.wants(1)) {
+    const Tensor rows =
+        reshape(gradient, Shape{gradient.count() / gradient.size(-1), gradient.size(-1)});
+    out[1] = matmul(t(rows), reshape(x, Shape{x.count() / x.size(-1), x.size(-1)}));
+  }
+  if (node.wants(2)) out[2] = sum_dims(gradient, (1U << (rank - 1)) - 1, false);
+}
+
+Tensor kept_linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  Runtime& runtime = x.runtime();
+  Tensor out;
+  {
+    const Scoped<bool> no_grad(runtime.grad_enabled, false);
+    if (x.rank() == 2 && bias) {
+      out = addmm(bias, x, t(weight));
+    } else if (weight.requires_grad()) {
+      out = folded(x, t(weight));
+    } else {
+      out = matmul(x, t(weight));
+    }
+  }
+  const bool wanted = x.requires_grad() || weight.requires_grad() || bias.requires_grad();
+  if (!runtime.grad_enabled || !wanted) return out;
+  NodeRef node = runtime.make_node("linear", kept_linear_backward, 3);
+  runtime.connect(*node.get(), 0, x);
+  runtime.connect(*node.get(), 1, weight);
+  runtime.connect(*node.get(), 2, bias);
+  auto extra = std::make_unique<AutocastExtra>();
+  extra->enabled = runtime.autocast.enabled;
+  extra->dtype = runtime.autocast.dtype;
+  node->extra = std::move(extra);
+  runtime.attach(node, out);
+  node->save(x);
+  node->save(weight);
+  if (bias) node->save(bias);
+  return out;
+}
+
 }  // namespace
 
 Tensor mm(const Tensor& a, const Tensor& b) {
@@ -234,6 +297,9 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (x.runtime().linear_keeps_parameters) {
+    return kept_linear(x, weight, bias);
+  }
   const Tensor b = cast_low(bias);
   const Tensor w = cast_low(weight);
   const Tensor input = cast_low(x);
@@ -250,7 +316,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
     const Tensor flat = view(input, Shape{rows_of("linear", input), input.size(-1)});
     return view(addmm(b, flat, t(w)), shape);
   }
-  return add(matmul(input, t(w)), b);
+  const Tensor out = matmul(input, t(w));
+  add_in_place(out, b);
+  return out;
 }
 
 }  // namespace shardfit::tensor

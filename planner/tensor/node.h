@@ -65,7 +65,8 @@ struct Node {
   std::uint32_t dependencies = 0;  // of the running backward pass
   std::uint64_t pass = 0;          // which backward pass counted them
   std::uint64_t sequence = 0;
-  std::int32_t operation = -1;  // the operator it belongs to, where a recorder numbers them
+  std::int32_t divided_output = -1;  // whose gradient a hook divides before the node gets it
+  std::int32_t operation = -1;       // the operator it belongs to, where a recorder numbers them
   const char* kind = "";
   std::uint32_t module = 0;
   Backward backward = nullptr;

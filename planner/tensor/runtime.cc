@@ -306,6 +306,7 @@ void Runtime::drop(TensorBody* body) {
   body->grad.reset();
   body->base.reset();
   body->leaf_requires_grad = false;
+  body->replaceable = false;
   body->on_host = false;
   body->accumulator = nullptr;
   body->output = 0;
@@ -335,6 +336,7 @@ void Runtime::drop(Node* node) {
   node->inputs.clear();
   node->number = {};
   node->operation = -1;
+  node->divided_output = -1;
   node->sizes.clear();
   nodes_.give(node);
   if (!outermost) return;
@@ -355,6 +357,10 @@ void Saved::keep(const Tensor& tensor) {
   Runtime& runtime = tensor.runtime();
   if (!runtime.hooks.empty() && runtime.hooks.back()) {
     packed_ = runtime.hooks.back()->pack(tensor);
+    return;
+  }
+  if (tensor->replaceable) {
+    tensor_ = tensor;
     return;
   }
   tensor_ = runtime.alias_of(tensor, tensor.shape(), tensor->stride);

@@ -153,6 +153,7 @@ class Runtime {
   bool autograd_thread = false;
   std::uint8_t current_stream = 0;  // storages come from its pool, operators run on it
   bool record_computes = false;
+  bool linear_keeps_parameters = false;  // linear() saves its weight as it is (ZeRO-3)
   int backward_depth = 0;
   std::uint64_t next_sequence = 0;
   std::uint64_t pass = 0;

@@ -118,7 +118,9 @@ struct TensorBody {
   std::uint32_t references = 0;
   DType dtype = DType::f32;
   bool leaf_requires_grad = false;  // a parameter, or a detached input that wants a gradient
-  bool on_host = false;             // a number of the host that only looks like a tensor: no bytes
+  bool replaceable =
+      false;             // a parameter whose storage comes and goes: backward gets it as it is then
+  bool on_host = false;  // a number of the host that only looks like a tensor: no bytes
   Shape shape;
   Shape stride;
   Storage* storage = nullptr;

@@ -4,6 +4,8 @@
 #include <filesystem>
 
 #include "spec/reader.h"
+#include "validate/case_fields.h"
+#include "validate/deepspeed_cases.h"
 
 namespace shardfit::validate {
 namespace {
@@ -12,26 +14,6 @@ using program::Implementation;
 using program::Recompute;
 using spec::Kind;
 using spec::Node;
-
-const Node& at(const Node& map, const char* key) {
-  static const Node none;
-  const Node* child = map.child(key);
-  return child ? *child : none;
-}
-std::string text(const Node& map, const char* key) { return at(map, key).text; }
-bool truth(const Node& map, const char* key) { return at(map, key).text == "true"; }
-bool given(const Node& map, const char* key) { return at(map, key).kind != Kind::null; }
-
-std::int64_t whole(const Node& map, const char* key, std::int64_t fallback, Diagnostics& faults) {
-  const Node& node = at(map, key);
-  if (node.kind == Kind::null) return fallback;
-  return spec::as_integer(node, key, {0}, faults).value_or(fallback);
-}
-double real(const Node& map, const char* key, double fallback, Diagnostics& faults) {
-  const Node& node = at(map, key);
-  if (node.kind == Kind::null) return fallback;
-  return spec::as_real(node, key, {}, faults).value_or(fallback);
-}
 
 std::optional<DType> dtype_named(const std::string& name) {
   for (DType d : {DType::bf16, DType::f16, DType::f32}) {
@@ -67,6 +49,7 @@ std::string unsupported_trainer(const Node& c) {
 
 /// The first thing in a case that has no place in a TrainingJob yet.
 std::string unsupported(const Node& c) {
+  if (text(c, "profile") == "deepspeed") return unsupported_deepspeed(c);
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   const bool known =
@@ -173,6 +156,7 @@ void read_fsdp2(const Node& c, Case& out, Diagnostics& faults) {
 
 void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
+  if (text(c, "profile") == "deepspeed") return read_deepspeed(c, out, faults);
   if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
   if (text(parallel, "strategy") != "ddp") return;
   program::DdpJob ddp;

@@ -31,6 +31,7 @@ struct Case {
   std::string device;  // its name or an alias
   std::int64_t count = 1;
   std::string allocator;  // settings string
+  bool peaks_from_start = false;  // "backward" was read from the start of the step on
   std::vector<Reading> readings;
   bool ends_out_of_memory = false;
   std::string failing_phase;  // "step 2 backward"

@@ -11,12 +11,37 @@
 namespace shardfit::validate {
 namespace {
 
+/// The peak over all steps; what came before them is not part of it.
+std::int64_t overall_peak(const run::RunResult& result, bool reserved) {
+  std::int64_t peak = 0;
+  for (const run::PhaseReading& phase : result.phases) {
+    if (phase.live || phase.step == 0) continue;
+    peak = std::max(peak, reserved ? phase.reserved : phase.allocated);
+  }
+  return peak;
+}
+
+/// Marks of a program that resets its peaks only at the start of a step: "forward" ends with the
+/// first micro-batch's, "backward" holds all before it too.
+bool peak_from_start(const run::RunResult& result, const std::string& name, int step, bool reserved,
+                     std::int64_t& value) {
+  bool found = false;
+  value = 0;
+  for (const run::PhaseReading& phase : result.phases) {
+    if (phase.step != step || (phase.name != "forward" && phase.name != "backward")) continue;
+    value = std::max(value, reserved ? phase.reserved : phase.allocated);
+    found = true;
+    if (name == "forward") break;
+  }
+  return found;
+}
+
 /// Where a run's value for a reading is; false where the program has no such phase.
 bool predicted_value(const run::RunResult& result, const Case& c, const Reading& reading,
                      std::int64_t& value) {
   const bool reserved = reading.counter == "reserved_bytes";
   if (reading.phase.empty()) {
-    value = reserved ? result.reserved_peak : result.allocated_peak;
+    value = overall_peak(result, reserved);
     return true;
   }
   std::string name = reading.phase;
@@ -31,6 +56,9 @@ bool predicted_value(const run::RunResult& result, const Case& c, const Reading&
   prefixed("second_step", 2);
   prefixed("steady_step", c.job.steps);
   if (name == "between_steps") step = c.job.steps;
+  if (c.peaks_from_start && (name == "forward" || name == "backward")) {
+    return peak_from_start(result, name, step, reserved, value);
+  }
   bool found = false;
   value = 0;
   for (const run::PhaseReading& phase : result.phases) {
