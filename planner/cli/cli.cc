@@ -162,6 +162,10 @@ void add_plan(CLI::App& app, Request& request) {
                    "writes each rank's program there, for calibrate confirm and smoke")
       ->type_name("FOLDER")
       ->group("Output");
+  plan->add_option("--trace", request.plan.trace,
+                   "the recommended option's steady step, for Perfetto or chrome://tracing")
+      ->type_name("FILE")
+      ->group("Output");
   plan->add_option("--explain", request.plan.explain,
                    "how a number comes about, down to factors and sources; repeatable")
       ->type_name("TERM")

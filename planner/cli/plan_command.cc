@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "cli/cli.h"
+#include "report/perfetto.h"
 #include "report/report.h"
 #include "run/program_file.h"
 #include "spec/cluster_spec.h"
@@ -40,6 +41,23 @@ void export_programs(const search::Plan& plan, const std::string& folder) {
   }
 }
 
+/// The recommended option's steady step, or the first's, for Perfetto.
+void write_trace(const search::Plan& plan, const std::string& path) {
+  const search::Option& option = plan.options[plan.recommended.value_or(0)];
+  if (!option.timing) {
+    throw InputError(whole_file(path), "there is no steady step to trace: " + option.spec->name +
+                                           " does not run, or its speed is not known");
+  }
+  const auto programs = search::rank_programs(option);
+  run::TimeSettings settings;
+  settings.events = true;
+  std::ofstream out(path, std::ios::binary);
+  report::write_perfetto(run::run_time(programs, search::machine_for(option), settings), programs,
+                         out);
+  out.flush();
+  if (!out) throw InputError(whole_file(path), "the file cannot be written");
+}
+
 }  // namespace
 
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err) {
@@ -53,6 +71,7 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   settings.computes = !options.export_program.empty();
   const search::Plan plan = search::make_plan(spec, settings);
   if (settings.computes) export_programs(plan, options.export_program);
+  if (!options.trace.empty()) write_trace(plan, options.trace);
   const report::Report report{plan};
   if (options.json) {
     report::write_json(report, options.explain, out);

@@ -14,6 +14,7 @@ struct PlanOptions {
   spec::Node job;                    // the command line's job keys, as CommandLine::job gives them
   bool json = false;                 // plan.json instead of the table
   bool brief = false;                // the verdict and little else
+  std::string trace;                 // file for the steady step of the recommended option, or ""
   std::vector<std::string> explain;  // terms whose derivation is printed
   std::string export_program;        // folder for the programs of the ranks; "": none
 };

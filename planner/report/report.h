@@ -64,6 +64,10 @@ std::vector<Group> group_by_kind(const Program& program, const run::Census& cens
 std::string memory_picture(const search::Option& option, const TableStyle& style, int rows,
                            int columns);
 
+/// The streams of each distinct rank over the steady step, `columns` wide. The option must have a
+/// timing.
+std::string timeline_picture(const search::Option& option, const TableStyle& style, int columns);
+
 /// The words of a job, by their keys with underscores; integers as digits.
 struct JobWord {
   std::string key, value;

@@ -176,6 +176,7 @@ class TableWriter {
     const std::size_t columns = page_width - 14;
     out_ << "\n  allocated bytes over the steady step\n"
          << memory_picture(option, style_, 6, static_cast<int>(columns));
+    if (option.timing && option.gpus.size() > 1) out_ << timeline_picture(option, style_, 58);
   }
 
   void levels(const Option& option, const Gpu& gpu) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "run/time_clock.h"
 #include "search/rent.h"
 #include "search/training_job.h"
 #include "search/verdict.h"
@@ -136,6 +137,10 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
 /// A steady step of all ranks; nothing, and what number `missing`, where the device's speed or link
 /// is not known. The programs must record their operators.
 std::optional<Timing> time_of(const Option& option, std::string& missing);
+
+/// What the time clock plays for an option: its ranks' programs, equal ranks once, on its devices.
+std::vector<run::RankProgram> rank_programs(const Option& option);
+run::Machine machine_for(const Option& option);
 
 /// From how much more on, as a share, one GPU's need or work is named an imbalance.
 inline constexpr double imbalance_threshold = 0.1;

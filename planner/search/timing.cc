@@ -7,20 +7,28 @@
 
 namespace shardfit::search {
 
-std::optional<Timing> time_of(const Option& option, std::string& missing) {
-  spec::ClusterSpec cluster = option.spec->cluster;
-  const bool apart = option.parallel == spec::Parallel::independent;
-  if (apart) cluster.count = 1;  // nothing is exchanged
-  const run::Machine machine = run::machine_of(cluster);
-  missing = machine.missing;
-  if (!missing.empty()) return {};
+std::vector<run::RankProgram> rank_programs(const Option& option) {
   std::vector<run::RankProgram> programs;
   for (const Gpu& gpu : option.gpus) {
     const bool new_one = programs.empty() || programs.back().program != gpu.program.get();
     if (new_one) programs.push_back({gpu.program.get(), {}});
     programs.back().ranks.push_back(gpu.rank);
-    if (apart) break;
+    if (option.parallel == spec::Parallel::independent) break;
   }
+  return programs;
+}
+
+run::Machine machine_for(const Option& option) {
+  spec::ClusterSpec cluster = option.spec->cluster;
+  if (option.parallel == spec::Parallel::independent) cluster.count = 1;  // nothing is exchanged
+  return run::machine_of(cluster);
+}
+
+std::optional<Timing> time_of(const Option& option, std::string& missing) {
+  const run::Machine machine = machine_for(option);
+  missing = machine.missing;
+  if (!missing.empty()) return {};
+  const std::vector<run::RankProgram> programs = rank_programs(option);
   const run::TimeResult result = run::run_time(programs, machine);
   const run::RankTime& exchange = result.busiest_exchange();
   Timing timing;

@@ -90,6 +90,8 @@ std::span<const JobKey> job_keys() {
        true},
       {"parallel", "KIND", "Where",
        listed(parallel_names()) + "; default auto: every one that applies is tried"},
+      {"peer-access", "yes|no", "Where",
+       "GPUs reach each other's memory; no: through the host; default as the device's file says"},
       {"dp", "N", "Where", "data parallel degree; the product of degrees is the number of GPUs"},
       {"fsdp", "N", "Where", "sharded data parallel degree"},
       {"tp", "N", "Where", "tensor parallel degree"},

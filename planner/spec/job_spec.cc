@@ -44,6 +44,10 @@ class JobReader {
     job_.allocator = text("allocator");
     read_lora();
     job_.parallel = choice<Parallel>("parallel", parallel_names());
+    static const std::vector<std::string> yes_no{"yes", "no"};
+    if (const auto peer = map_.choice("peer-access", yes_no)) {
+      job_.peer_access = Setting<bool>{peer->value == 0, peer->where, ""};
+    }
     Degrees& degrees = job_.degrees;
     degrees.dp = integer("dp", {1, most_gpus});
     degrees.fsdp = integer("fsdp", {1, most_gpus});

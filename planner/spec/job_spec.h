@@ -125,6 +125,7 @@ struct JobSpec {
   Setting<Attention> attention;
   std::optional<Lora> lora;  // for the tasks lora and qlora
   Setting<Parallel> parallel;
+  std::optional<Setting<bool>> peer_access;  // between GPUs; the device's file where absent
   Degrees degrees;
   std::optional<Setting<Schedule>> schedule;
   std::optional<Setting<std::string>> allocator;  // PyTorch's settings string, as given

@@ -195,6 +195,7 @@ std::optional<OptionSpec> read_option(const Node& option, const Node& job, const
   auto cluster = read_on(*on, devices, faults);
   if (!cluster) return {};
   spec.cluster = *std::move(cluster);
+  if (spec.job.peer_access) spec.cluster.device.link.peer_access = spec.job.peer_access->value;
   spec.name = text ? *text : spec.cluster.text;
   const Node* parallel = option.child("parallel");
   if (!text && parallel) spec.name += " " + parallel->text;

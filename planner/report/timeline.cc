@@ -1,0 +1,67 @@
+// The steady step of each GPU as text: a row a stream, filled where it is busy.
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/format.h"
+#include "report/report.h"
+
+namespace shardfit::report {
+namespace {
+
+/// Busy seconds of each column.
+using Row = std::vector<double>;
+
+void add(Row& row, double start, double end, double column) {
+  const auto last = row.size() - 1;
+  auto c = static_cast<std::size_t>(std::clamp(start / column, 0.0, static_cast<double>(last)));
+  for (; c <= last && static_cast<double>(c) * column < end; ++c) {
+    const double from = std::max(start, static_cast<double>(c) * column);
+    const double to = std::min(end, static_cast<double>(c + 1) * column);
+    row[c] += std::max(0.0, to - from);
+  }
+}
+
+std::string drawn(const Row& row, double column, bool unicode) {
+  static const char* const blocks[] = {" ", "\u2591", "\u2592", "\u2593", "\u2588"};
+  static const char* const plain[] = {" ", ".", "-", "+", "#"};
+  std::string text;
+  for (const double busy : row) {
+    const double share = std::clamp(busy / column, 0.0, 1.0);
+    auto shade = static_cast<int>(std::lround(share * 4));
+    if (shade == 0 && share > 0.01) shade = 1;
+    text += unicode ? blocks[shade] : plain[shade];
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string timeline_picture(const search::Option& option, const TableStyle& style, int columns) {
+  const std::vector<run::RankProgram> programs = search::rank_programs(option);
+  run::TimeSettings settings;
+  settings.events = true;
+  const run::TimeResult result = run::run_time(programs, search::machine_for(option), settings);
+  const double column = result.step_seconds / columns;
+  std::map<std::pair<std::uint32_t, std::uint8_t>, Row> rows;
+  for (const run::TimedEvent& event : result.events) {
+    Row& row = rows[{event.program, event.stream}];
+    row.resize(static_cast<std::size_t>(columns), 0.0);
+    add(row, event.start, event.end, column);
+  }
+  std::string out = "\n  the steady step of " + format_seconds(Seconds{result.step_seconds}) +
+                    ", by stream (shade: share of the time it is busy)\n";
+  for (const auto& [key, row] : rows) {
+    const run::RankProgram& program = programs[key.first];
+    std::string name = "rank " + std::to_string(program.ranks.front());
+    if (program.ranks.size() > 1) name += "-" + std::to_string(program.ranks.back());
+    name += " " + program.program->streams[key.second];
+    if (name.size() > 18) name.resize(18);
+    out += "  " + name + std::string(18 - name.size(), ' ') + "|" +
+           drawn(row, column, style.unicode) + "|\n";
+  }
+  return out;
+}
+
+}  // namespace shardfit::report
