@@ -161,8 +161,12 @@ void Machine::tie() {
 
 namespace {
 
-void list_parameters(const Module& module, std::set<const void*>& seen,
-                     std::vector<Parameter>& out) {
+/// `wraps`: it holds a module in whose place it stands, and lists what that one has first
+/// (peft/tuners/lora/layer.py, base_layer).
+void list_parameters(const Module& module, bool wraps, std::set<const void*>& seen,
+                     std::vector<Parameter>& out);
+
+void list_own(const Module& module, std::set<const void*>& seen, std::vector<Parameter>& out) {
   const auto& own = module.type->spec->parameters;
   for (std::size_t i = 0; i < own.size(); ++i) {
     const Tensor& t = module.tensors[i];
@@ -170,10 +174,16 @@ void list_parameters(const Module& module, std::set<const void*>& seen,
     const std::string dot = module.path.empty() ? "" : module.path + ".";
     out.push_back({dot + own[i].name, t, &module, static_cast<int>(i)});
   }
+}
+
+void list_parameters(const Module& module, bool wraps, std::set<const void*>& seen,
+                     std::vector<Parameter>& out) {
+  if (!wraps) list_own(module, seen, out);
   const auto visit = [&](const Value& child) {
     if (child.kind != ValueKind::module) return;
     const Module* adapter = child.module->replaced_by;
-    list_parameters(adapter && adapter != &module ? *adapter : *child.module, seen, out);
+    if (!adapter || adapter == &module) return list_parameters(*child.module, false, seen, out);
+    list_parameters(*adapter, adapter->type != child.module->type, seen, out);
   };
   for (const Value& child : module.children) {
     visit(child);
@@ -181,6 +191,7 @@ void list_parameters(const Module& module, std::set<const void*>& seen,
       for (const Value& item : *child.list) visit(item);
     }
   }
+  if (wraps) list_own(module, seen, out);
 }
 
 }  // namespace
@@ -188,7 +199,7 @@ void list_parameters(const Module& module, std::set<const void*>& seen,
 std::vector<Parameter> Machine::parameters(const Module& root) const {
   std::vector<Parameter> out;
   std::set<const void*> seen;
-  list_parameters(root, seen, out);
+  list_parameters(root, false, seen, out);
   return out;
 }
 

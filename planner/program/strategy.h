@@ -26,6 +26,8 @@ class Strategy {
   }
   /// Parameters, gradients and states are on the host, and so is the optimizer's step.
   virtual bool optimizes_on_host() const { return false; }
+  /// The first micro-batch of a step enters the wrapper's no_sync(), before it is made.
+  virtual void enter_no_sync() {}
   /// Before and after the wrapped model's forward. `synchronize`: gradients of this pass are
   /// exchanged.
   virtual void before_forward(bool synchronize) = 0;
@@ -86,6 +88,26 @@ struct Fsdp2Job {
   bool around_recompute = false;
 };
 
+/// FullyShardedDataParallel's settings ("FSDP1"). Units are the blocks of the model and the model
+/// itself.
+struct Fsdp1Job {
+  enum class Sharding : std::uint8_t { full, gradients_and_states, none, hybrid };
+  enum class Prefetch : std::uint8_t { none, before, after };  // the current unit's backward
+  std::int64_t ranks = 2;                                      // that share one copy
+  std::int64_t replicas = 1;                                   // copies (hybrid)
+  std::int64_t rank = 0;                                       // of ranks * replicas
+  Sharding sharding = Sharding::full;
+  bool original_parameters = true;  // use_orig_params
+  std::optional<DType> compute;     // MixedPrecision: param_dtype (and buffers), reduce_dtype
+  std::optional<DType> reduce;
+  bool limit_gathers = true;
+  bool prefetch_forward = false;
+  Prefetch prefetch_backward = Prefetch::before;
+  bool blocks = true;    // false: the model is the only unit
+  bool offload = false;  // shards, gradients and states on the host
+  bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
+};
+
 /// ZeroRedundancyOptimizer's settings.
 struct ZeroRedundancyJob {
   std::int64_t ranks = 2;
@@ -100,5 +122,6 @@ std::unique_ptr<Optimizer> make_zero_redundancy(std::unique_ptr<Optimizer> inner
 
 std::unique_ptr<Strategy> make_ddp(const DdpJob& job, model::Machine& machine);
 std::unique_ptr<Strategy> make_fsdp2(const Fsdp2Job& job, model::Machine& machine);
+std::unique_ptr<Strategy> make_fsdp1(const Fsdp1Job& job, model::Machine& machine);
 
 }  // namespace shardfit::program

@@ -99,7 +99,10 @@ class Trainer : public model::Host {
     optimizer_->construct(trainable_);
   }
 
-  void set_step(int step) { step_ = step; }
+  void begin_step(int step) {
+    step_ = step;
+    if (strategy_ && accumulates_unsynchronized()) strategy_->enter_no_sync();
+  }
 
   Value run(const std::string& name, Value* arguments) override {
     if (name == "model") return call_model(arguments);
@@ -169,8 +172,16 @@ class Trainer : public model::Host {
                              job_.accumulation, job_.parameters, job_.lora.has_value(), shards_});
     }
     if (job_.fsdp2) return make_fsdp2(*job_.fsdp2, machine_);
+    if (job_.fsdp1) return make_fsdp1(*job_.fsdp1, machine_);
     if (job_.ddp) return make_ddp(*job_.ddp, machine_);
     return nullptr;
+  }
+
+  /// Only the last micro-batch of a step exchanges gradients.
+  bool accumulates_unsynchronized() const {
+    const bool no_sync = (job_.ddp && job_.ddp->no_sync) || (job_.fsdp2 && job_.fsdp2->no_sync) ||
+                         (job_.fsdp1 && job_.fsdp1->no_sync);
+    return no_sync && job_.accumulation > 1;
   }
 
   Value call_model(Value* arguments) {
@@ -178,8 +189,7 @@ class Trainer : public model::Host {
     ValueList list;
     for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);
     const bool last = ++forwards_ % job_.accumulation == 0;
-    const bool waits = (job_.ddp && job_.ddp->no_sync) || (job_.fsdp2 && job_.fsdp2->no_sync);
-    const bool synchronize = !waits || last;
+    const bool synchronize = !accumulates_unsynchronized() || last;
     if (strategy_) strategy_->before_forward(synchronize);
     Value result = machine_.call(root_, std::move(list));
     if (strategy_) strategy_->after_forward(synchronize, result);
@@ -295,6 +305,7 @@ graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
   one.recompute = Recompute::none;
   one.ddp.reset();
   one.fsdp2.reset();
+  one.fsdp1.reset();
   graph::ModelGraph graph;
   run(one, &graph);
   return graph;
@@ -346,8 +357,9 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     graph::Trace trace(runtime);
     if (graph) runtime.recorder = &trace;
     // DistributedDataParallel rebuilds its buckets in the second step, those of a static graph in
-    // the third.
-    const int first_alike = !job.ddp ? 2 : job.ddp->static_graph ? 4 : 3;
+    // the third. Sharded models are initialized in the first forward.
+    int first_alike = job.fsdp1 || job.fsdp2 ? 3 : 2;
+    if (job.ddp) first_alike = job.ddp->static_graph ? 4 : 3;
     StepRange range, range_end;
     for (int step = 1; step <= job.steps; ++step) {
       if (step >= first_alike && job.repeat_steps && !job.deepspeed &&
@@ -356,9 +368,9 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
         continue;
       }
-      trainer.set_step(step);
       range = {runtime.program.instructions.size(), runtime.program.storages.size()};
       runtime.program.instructions.push_back({Action::reset_peaks, 0, 0});
+      trainer.begin_step(step);
       Value result;
       machine.run(loop.forward, nullptr, locals.data(), result);
       range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};

@@ -68,6 +68,7 @@ struct TrainingJob {
   std::optional<LoraJob> lora;
   std::optional<DdpJob> ddp;
   std::optional<Fsdp2Job> fsdp2;
+  std::optional<Fsdp1Job> fsdp1;
   std::optional<ZeroRedundancyJob> zero_redundancy;
   std::optional<DeepSpeedJob> deepspeed;
   int steps = 3;

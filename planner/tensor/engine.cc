@@ -57,12 +57,22 @@ void add_pending(Node& node, std::uint32_t place, Tensor&& gradient) {
   };
   Runtime& runtime = *node.runtime;
   const Scoped<Label> label(runtime.label, {"accumulate_gradients", node.module, true});
+  const Scoped<std::uint8_t> on(runtime.current_stream, node.stream);
   if (in_place(slot) && slot.dtype() == gradient.dtype()) {
     if (runtime.watched()) runtime.ran("accumulate_gradients", {slot, gradient}, {slot});
     gradient.reset();
   } else {
     slot = add(slot, gradient);
   }
+}
+
+/// The gradient was made on another stream than it is used on (input_buffer.cpp, InputBuffer::add).
+void hand_over(Runtime& runtime, const Tensor& gradient, std::uint8_t from, std::uint8_t to) {
+  if (from == to || !gradient) return;
+  const std::uint32_t made = runtime.make_event();
+  runtime.record_event(made, from);
+  runtime.wait_event(made, to);
+  runtime.record_stream(gradient, to);
 }
 
 void validate(Node& node, Gradients& gradients) {
@@ -78,6 +88,7 @@ void validate(Node& node, Gradients& gradients) {
 
 void evaluate(Node& node, Queue& queue, int depth) {
   Runtime& runtime = *node.runtime;
+  const Scoped<std::uint8_t> on(runtime.current_stream, node.stream);
   Gradients out(node.next.size());
   {
     Gradients in(node.inputs.size());
@@ -92,12 +103,14 @@ void evaluate(Node& node, Queue& queue, int depth) {
     }
     node.backward(node, in, out);
     validate(node, out);
+    for (const auto& hook : node.after) hook();
   }
   node.release_saved();
   for (std::size_t i = 0; i < node.next.size(); ++i) {
     const Edge& edge = node.next[i];
     if (!edge.node) continue;
     Node& next = *edge.node.get();
+    hand_over(runtime, out[i], node.stream, next.stream);
     add_pending(next, edge.input, std::move(out[i]));
     if (--next.dependencies == 0) queue.push({edge.node, depth});
   }

@@ -81,9 +81,11 @@ struct Node {
   DType dtype = DType::f32;
   std::unique_ptr<NodeExtra> extra;
   Tensor held_variable;                       // of an accumulate node
-  std::vector<std::function<void()>> before;  // hooks on its outputs: run when their gradients are
-                                              // there (Tensor.register_hook)
-  SmallVector<Tensor, 1> pending;             // gradients that have arrived, while the node waits
+  SmallVector<Tensor, 1> pending;  // gradients that have arrived, while the node waits
+  /// Hooks: on its outputs, run when their gradients are there (Tensor.register_hook); and on
+  /// itself, run when it has run and its gradients are still held (Node.register_hook).
+  std::vector<std::function<void()>> before, after;
+  std::uint8_t stream = 0;  // it was made while this was the current stream, and runs on it
 
   void save(const Tensor& tensor) {
     saved.push_back({});

@@ -71,6 +71,16 @@ void Runtime::rebase(const Tensor& tensor, const Tensor& onto) {
   if (old && --old->references == 0) drop(old);
 }
 
+void Runtime::set_data(const Tensor& tensor, const Tensor& data) {
+  rebase(tensor, data);
+  tensor->shape = data.shape();
+  tensor->stride = data->stride;
+  tensor->on_host = data->on_host;
+  // A gradient accumulator is of one dtype (torch/csrc/autograd/variable.cpp, set_data).
+  if (tensor.dtype() != data.dtype()) tensor->accumulator = nullptr;
+  tensor->dtype = data.dtype();
+}
+
 void Runtime::take_memory(const Tensor& tensor) {
   Storage* storage = tensor->storage;
   if (!storage || !storage->has_memory) return;
@@ -106,6 +116,7 @@ NodeRef Runtime::make_node(const char* kind, Backward backward, int edges) {
   node->runtime = this;
   node->kind = kind;
   node->module = label.module;
+  node->stream = current_stream;
   node->backward = backward;
   node->sequence = next_sequence++;
   node->next.resize(static_cast<std::size_t>(edges));
@@ -324,6 +335,7 @@ void Runtime::drop(Node* node) {
   node->saved.clear();
   node->extra.reset();
   node->before.clear();
+  node->after.clear();
   node->pending.clear();
   // A long chain of nodes is dropped in a loop, not by recursion: 10^5 operators deep would be a
   // stack overflow (pytorch torch/csrc/autograd/function.cpp, deleteNode).

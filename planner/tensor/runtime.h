@@ -84,6 +84,8 @@ class Runtime {
   Tensor alias_of(const Tensor& base, const Shape& shape, const Shape& stride);
   /// Gives `tensor` the storage of `onto` (tensor.data = a view of it); its own goes.
   void rebase(const Tensor& tensor, const Tensor& onto);
+  /// tensor.data = data: the same tensor, its history and gradient kept, over other memory.
+  void set_data(const Tensor& tensor, const Tensor& data);
   /// Takes the memory from under `tensor` and all that share its storage, and gives it memory
   /// again, of the current stream's pool (UntypedStorage.resize_ to 0 and back). Nothing where it
   /// is so already.

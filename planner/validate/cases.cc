@@ -52,8 +52,8 @@ std::string unsupported(const Node& c) {
   if (text(c, "profile") == "deepspeed") return unsupported_deepspeed(c);
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
-  const bool known =
-      strategy.empty() || strategy == "none" || strategy == "ddp" || strategy == "fsdp2";
+  const bool known = strategy.empty() || strategy == "none" || strategy == "ddp" ||
+                     strategy == "fsdp2" || strategy == "fsdp1";
   if (!known) return "strategy " + strategy;
   if (truth(c, "compile")) return "torch.compile";
   if (given(c, "quantization")) return "quantization";
@@ -121,23 +121,31 @@ void read_lora(const Node& c, program::TrainingJob& job, Diagnostics& faults) {
   job.lora = std::move(out);
 }
 
-/// fully_shard as the plain loops call it: a policy where compute or reduction differ from the
+/// Dtypes of the policy that the plain loops pass where compute or reduction differ from the
 /// parameters.
+struct Mixed {
+  std::optional<DType> compute, reduce;
+};
+Mixed read_mixed(const Node& c, const program::TrainingJob& job) {
+  const Node& precision = at(c, "precision");
+  const std::optional<DType> compute = dtype_named(text(precision, "compute"));
+  const std::optional<DType> reduce = dtype_named(text(precision, "reduce"));
+  const bool mixed = compute.value_or(job.parameters) != job.parameters ||
+                     reduce.value_or(job.parameters) != job.parameters;
+  if (!mixed || truth(precision, "autocast")) return {};
+  return {compute, reduce};
+}
+
+/// fully_shard as the plain loops call it.
 void read_fsdp2(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
   program::Fsdp2Job fsdp;
   fsdp.ranks = whole(parallel, "shard", 2, faults);
   fsdp.replicas = whole(parallel, "replicate", 1, faults);
   fsdp.rank = whole(c, "rank", 0, faults);
-  const Node& precision = at(c, "precision");
-  const std::optional<DType> compute = dtype_named(text(precision, "compute"));
-  const std::optional<DType> reduce = dtype_named(text(precision, "reduce"));
-  const bool mixed = compute.value_or(out.job.parameters) != out.job.parameters ||
-                     reduce.value_or(out.job.parameters) != out.job.parameters;
-  if (mixed && !truth(precision, "autocast")) {
-    fsdp.compute = compute;
-    fsdp.reduce = reduce;
-  }
+  const Mixed mixed = read_mixed(c, out.job);
+  fsdp.compute = mixed.compute;
+  fsdp.reduce = mixed.reduce;
   const std::string reshard = text(parallel, "reshard_after_forward");
   fsdp.reshard_after_forward = reshard != "false";
   if (!reshard.empty() && reshard != "false" && reshard != "true") {
@@ -154,10 +162,40 @@ void read_fsdp2(const Node& c, Case& out, Diagnostics& faults) {
   out.job.fsdp2 = fsdp;
 }
 
+void read_fsdp1(const Node& c, Case& out, Diagnostics& faults) {
+  using program::Fsdp1Job;
+  const Node& parallel = at(c, "parallel");
+  Fsdp1Job fsdp;
+  fsdp.ranks = whole(parallel, "shard", 2, faults);
+  fsdp.replicas = whole(parallel, "replicate", 1, faults);
+  fsdp.rank = whole(c, "rank", 0, faults);
+  const std::string sharding = text(parallel, "sharding_strategy");
+  if (sharding == "SHARD_GRAD_OP") fsdp.sharding = Fsdp1Job::Sharding::gradients_and_states;
+  if (sharding == "NO_SHARD") {
+    fsdp.sharding = Fsdp1Job::Sharding::none;
+    fsdp.ranks = whole(parallel, "data", 2, faults);  // which keep a copy each
+  }
+  if (sharding == "HYBRID_SHARD") fsdp.sharding = Fsdp1Job::Sharding::hybrid;
+  fsdp.original_parameters = text(parallel, "use_orig_params") != "false";
+  const Mixed mixed = read_mixed(c, out.job);
+  fsdp.compute = mixed.compute;
+  fsdp.reduce = mixed.reduce;
+  fsdp.limit_gathers = text(parallel, "limit_all_gathers") != "false";
+  fsdp.prefetch_forward = truth(parallel, "forward_prefetch");
+  const std::string backward = text(parallel, "backward_prefetch");
+  if (backward == "none") fsdp.prefetch_backward = Fsdp1Job::Prefetch::none;
+  if (backward == "post") fsdp.prefetch_backward = Fsdp1Job::Prefetch::after;
+  fsdp.blocks = text(parallel, "wrap") != "root only";
+  fsdp.offload = text(parallel, "cpu_offload") == "both";
+  fsdp.no_sync = truth(c, "no_sync");
+  out.job.fsdp1 = fsdp;
+}
+
 void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
   if (text(c, "profile") == "deepspeed") return read_deepspeed(c, out, faults);
   if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
+  if (text(parallel, "strategy") == "fsdp1") read_fsdp1(c, out, faults);
   if (text(parallel, "strategy") != "ddp") return;
   program::DdpJob ddp;
   ddp.ranks = whole(parallel, "data", 2, faults);

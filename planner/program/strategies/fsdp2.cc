@@ -20,43 +20,14 @@ using tensor::Runtime;
 using tensor::Scoped;
 using tensor::Tensor;
 
-Mesh consecutive(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t rank) {
-  Mesh mesh;
-  for (std::int64_t i = 0; i < count; ++i) {
-    mesh.ranks.push_back(static_cast<std::int32_t>(first + i * step));
-  }
-  mesh.rank = rank;
-  return mesh;
-}
-
 Meshes meshes_of(const Fsdp2Job& job) {
   const std::int64_t position = job.rank % job.ranks;
   Meshes meshes;
-  meshes.shard = consecutive(job.rank - position, job.ranks, 1, position);
-  meshes.replicate = consecutive(position, job.replicas, job.ranks, job.rank / job.ranks);
+  meshes.shard = mesh_of(job.rank - position, job.ranks, 1, position);
+  meshes.replicate = mesh_of(position, job.replicas, job.ranks, job.rank / job.ranks);
   const std::int64_t few = job.reshard_ranks > 0 ? job.reshard_ranks : job.ranks;
-  meshes.smaller = consecutive(job.rank - job.rank % few, few, 1, job.rank % few);
+  meshes.smaller = mesh_of(job.rank - job.rank % few, few, 1, job.rank % few);
   return meshes;
-}
-
-/// Every tensor of a value that needs a gradient, in place.
-template <class Visit>
-void each_gradient_tensor(Value& value, const Visit& visit) {
-  if (value.kind == ValueKind::tensor && value.tensor.requires_grad()) visit(value.tensor);
-  if (value.kind == ValueKind::list) {
-    for (Value& item : *value.list) each_gradient_tensor(item, visit);
-  }
-}
-
-/// Floating tensors in `dtype`; a list that changes is another list.
-void cast_tensors(Value& value, DType dtype) {
-  if (value.kind == ValueKind::tensor && is_floating(value.tensor.dtype())) {
-    value.tensor = tensor::to(value.tensor, dtype);
-  } else if (value.kind == ValueKind::list) {
-    ValueList items = *value.list;
-    for (Value& item : items) cast_tensors(item, dtype);
-    value = Value::of_list(std::move(items));
-  }
 }
 
 /// The node that stands before a unit: its backward comes when all of the unit's has been
@@ -117,7 +88,8 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     return clip_gradients(parameters, foreach, [this](const Tensor& norms) {
       const Tensor squares = runtime_.empty(norms.shape(), norms.dtype());
       const Tensor summed = runtime_.empty(norms.shape(), norms.dtype());
-      const std::uint32_t done = exchange_norms(summed);
+      const std::uint32_t done =
+          exchange_aside(runtime_, CollectiveKind::all_reduce, summed, meshes_.shard);
       runtime_.wait_event(done, runtime_.current_stream);
       return runtime_.empty(norms.shape(), norms.dtype());
     });
@@ -170,15 +142,6 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   }
 
  private:
-  std::uint32_t exchange_norms(const Tensor& norms) {
-    Collective collective;
-    collective.kind = CollectiveKind::all_reduce;
-    collective.dtype = norms.dtype();
-    collective.bytes = norms.count() * element_size(norms.dtype());
-    collective.group = runtime_.group(meshes_.shard.ranks);
-    return runtime_.exchange(collective, runtime_.stream("nccl"));
-  }
-
   /// The modules that hold the input embedding and the head, where they do not share a weight.
   std::vector<Module*> embeddings() const {
     std::vector<Module*> found;
@@ -239,20 +202,11 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
       if (std::find(managed_.begin(), managed_.end(), p.tensor.get()) != managed_.end()) continue;
       const tensor::Scoped<tensor::Label> label(runtime_.label,
                                                 {"parameter", p.module->label, false});
-      unit.group.parameters.emplace_back(p.tensor, places_of(p.tensor), meshes_.shard, job_);
+      unit.group.parameters.emplace_back(p.tensor, places_of(shared_.machine, p.tensor),
+                                         meshes_.shard, job_);
       managed_.push_back(unit.group.parameters.back().shard.get());
     }
     return unit;
-  }
-
-  std::vector<Place> places_of(const Tensor& parameter) const {
-    std::vector<Place> places;
-    for (Module& m : shared_.machine.modules) {
-      for (std::size_t i = 0; i < m.tensors.size(); ++i) {
-        if (m.tensors[i] == parameter) places.push_back({&m, i});
-      }
-    }
-    return places;
   }
 
   void set_prefetches(const std::vector<Unit*>& blocks) {
@@ -341,7 +295,7 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
 
   void cast_inputs(Value* arguments, std::size_t count) const {
     if (!job_.cast_inputs || !job_.compute) return;
-    for (std::size_t i = 0; i < count; ++i) cast_tensors(arguments[i], *job_.compute);
+    cast_tensors(arguments, count, *job_.compute);
   }
   void cast_output(Value& result) const {
     if (job_.output) cast_tensors(result, *job_.output);

@@ -38,19 +38,6 @@ std::int64_t chunk_table_bytes(const std::vector<std::int64_t>& bytes) {
   return word * (6 * parts + 2 + blocks);
 }
 
-void copied(tensor::Runtime& runtime, const char* kind, const std::vector<tensor::Tensor>& from,
-            const std::vector<tensor::Tensor>& to, int passes) {
-  if (!runtime.record_computes) return;
-  double bytes = 0;
-  for (const auto* list : {&from, &to}) {
-    for (const tensor::Tensor& t : *list) {
-      if (!t->on_host) bytes += static_cast<double>(t.count() * element_size(t.dtype()));
-    }
-  }
-  const DType dtype = from.front().dtype();
-  runtime.launched(kind, dtype, passes * bytes);
-}
-
 bool chunk_kernel(DType from, DType to) {
   return from == to || (from == DType::bf16 && to == DType::f32);
 }

@@ -19,11 +19,6 @@ std::int64_t split_table_bytes(const std::vector<std::int64_t>& bytes, std::int6
 /// (get_chunk_cat_metadata).
 std::int64_t chunk_table_bytes(const std::vector<std::int64_t>& bytes);
 
-/// A kernel ran that reads `from` and writes `to`; with no `to`, it writes as much as it reads
-/// where `passes` is 2.
-void copied(tensor::Runtime& runtime, const char* kind, const std::vector<tensor::Tensor>& from,
-            const std::vector<tensor::Tensor>& to, int passes = 1);
-
 /// Whether _chunk_cat has a kernel from one dtype into the other; else it pads and concatenates.
 bool chunk_kernel(DType from, DType to);
 

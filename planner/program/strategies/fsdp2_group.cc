@@ -29,15 +29,6 @@ const Mesh& Group::gather_mesh() const {
                                                                          : meshes_.shard;
 }
 
-std::uint32_t Group::exchange(CollectiveKind kind, const Tensor& whole, const Mesh& mesh) const {
-  Collective collective;
-  collective.kind = kind;
-  collective.dtype = whole.dtype();
-  collective.bytes = whole.count() * element_size(whole.dtype());
-  collective.group = runtime_.group(mesh.ranks);
-  return runtime_.exchange(collective, runtime_.current_stream);
-}
-
 void Group::unshard() {
   if (gathering_ || holds_whole() || parameters.empty()) return;
   if (resharded_) {
@@ -115,7 +106,7 @@ std::shared_ptr<Gathering> Group::all_gather() const {
     runtime_.wait_event(ready, shared_.gather);
   }
   const Scoped<std::uint8_t> on(runtime_.current_stream, shared_.gather);
-  gathering->event = exchange(CollectiveKind::all_gather, gathering->output, mesh);
+  gathering->event = exchange(runtime_, CollectiveKind::all_gather, gathering->output, mesh);
   return gathering;
 }
 
@@ -289,7 +280,7 @@ void Group::reduce(std::vector<Parameter*> with_gradient, std::vector<Tensor> gr
   runtime_.set_category(output, Category::communication);
   std::uint32_t scattered = 0;
   if (ranks > 1) {
-    scattered = exchange(CollectiveKind::reduce_scatter, input, meshes_.shard);
+    scattered = exchange(runtime_, CollectiveKind::reduce_scatter, input, meshes_.shard);
   } else {
     copied(runtime_, "copy", {input}, {output});
     scattered = shared_.record();
@@ -311,7 +302,7 @@ std::uint8_t Group::all_reduce(Tensor& output) {
   const std::uint32_t scattered = shared_.record();
   runtime_.wait_event(scattered, shared_.all_reduce);
   const Scoped<std::uint8_t> on(runtime_.current_stream, shared_.all_reduce);
-  all_reduced_event_ = exchange(CollectiveKind::all_reduce, output, meshes_.replicate);
+  all_reduced_event_ = exchange(runtime_, CollectiveKind::all_reduce, output, meshes_.replicate);
   all_reduced_ = output;
   return shared_.all_reduce;
 }

@@ -90,7 +90,6 @@ class Group {
   void copy_in(const std::vector<tensor::Tensor>& gradients, const tensor::Tensor& input) const;
   std::uint8_t all_reduce(tensor::Tensor& output);
   void hand_out(const std::vector<Parameter*>& to, const tensor::Tensor& output);
-  std::uint32_t exchange(CollectiveKind kind, const tensor::Tensor& whole, const Mesh& mesh) const;
 
   Shared& shared_;
   tensor::Runtime& runtime_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "program/strategies/fsdp2_copies.h"
 #include "tensor/ops.h"
 
 namespace shardfit::program::fsdp2 {

@@ -5,23 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "model/machine.h"
-#include "program/strategy.h"
+#include "program/strategies/mesh.h"
 
 namespace shardfit::program::fsdp2 {
-
-/// Where a model holds a tensor: tied parameters have several places.
-struct Place {
-  model::Module* module;
-  std::size_t index;
-};
-
-/// Ranks that share something, this rank's position among them.
-struct Mesh {
-  std::vector<std::int32_t> ranks;
-  std::int64_t rank = 0;
-  std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
-};
 
 enum class Held : std::uint8_t { shard, smaller_mesh, whole };
 

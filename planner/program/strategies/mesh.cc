@@ -1,0 +1,79 @@
+#include "program/strategies/mesh.h"
+
+#include "tensor/ops.h"
+
+namespace shardfit::program {
+
+using tensor::Runtime;
+using tensor::Tensor;
+
+std::vector<Place> places_of(model::Machine& machine, const Tensor& tensor) {
+  std::vector<Place> places;
+  for (model::Module& m : machine.modules) {
+    for (std::size_t i = 0; i < m.tensors.size(); ++i) {
+      if (m.tensors[i] == tensor) places.push_back({&m, i});
+    }
+  }
+  return places;
+}
+
+Mesh mesh_of(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t rank) {
+  Mesh mesh;
+  for (std::int64_t i = 0; i < count; ++i) {
+    mesh.ranks.push_back(static_cast<std::int32_t>(first + i * step));
+  }
+  mesh.rank = rank;
+  return mesh;
+}
+
+namespace {
+
+Collective collective_of(Runtime& runtime, CollectiveKind kind, const Tensor& whole,
+                         const Mesh& mesh) {
+  Collective collective;
+  collective.kind = kind;
+  collective.dtype = whole.dtype();
+  collective.bytes = whole.count() * element_size(whole.dtype());
+  collective.group = runtime.group(mesh.ranks);
+  return collective;
+}
+
+}  // namespace
+
+std::uint32_t exchange(Runtime& runtime, CollectiveKind kind, const Tensor& whole,
+                       const Mesh& mesh) {
+  return runtime.exchange(collective_of(runtime, kind, whole, mesh), runtime.current_stream);
+}
+
+std::uint32_t exchange_aside(Runtime& runtime, CollectiveKind kind, const Tensor& whole,
+                             const Mesh& mesh) {
+  return runtime.exchange(collective_of(runtime, kind, whole, mesh), runtime.stream("nccl"));
+}
+
+void cast_tensors(model::Value& value, DType dtype) {
+  if (value.kind == model::ValueKind::tensor && is_floating(value.tensor.dtype())) {
+    value.tensor = tensor::to(value.tensor, dtype);
+  } else if (value.kind == model::ValueKind::list) {
+    model::ValueList items = *value.list;
+    for (model::Value& item : items) cast_tensors(item, dtype);
+    value = model::Value::of_list(std::move(items));
+  }
+}
+
+void cast_tensors(model::Value* values, std::size_t count, DType dtype) {
+  for (std::size_t i = 0; i < count; ++i) cast_tensors(values[i], dtype);
+}
+
+void copied(Runtime& runtime, const char* kind, const std::vector<Tensor>& from,
+            const std::vector<Tensor>& to, int passes) {
+  if (!runtime.record_computes) return;
+  double bytes = 0;
+  for (const auto* list : {&from, &to}) {
+    for (const Tensor& t : *list) {
+      if (!t->on_host) bytes += static_cast<double>(t.count() * element_size(t.dtype()));
+    }
+  }
+  runtime.launched(kind, from.front().dtype(), passes * bytes);
+}
+
+}  // namespace shardfit::program

@@ -1,0 +1,54 @@
+#pragma once
+// What the sharding strategies share: ranks in a row, and where a model holds a tensor.
+
+#include <cstdint>
+#include <vector>
+
+#include "model/machine.h"
+#include "program/strategy.h"
+
+namespace shardfit::program {
+
+/// Where a model holds a tensor: tied parameters have several places.
+struct Place {
+  model::Module* module;
+  std::size_t index;
+};
+std::vector<Place> places_of(model::Machine& machine, const tensor::Tensor& tensor);
+
+/// Ranks that share something, this rank's position among them.
+struct Mesh {
+  std::vector<std::int32_t> ranks;
+  std::int64_t rank = 0;
+  std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
+};
+/// `count` ranks from `first`, every `step`-th.
+Mesh mesh_of(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t rank);
+
+/// Queues an exchange of `whole` on the current stream; the event of its end.
+std::uint32_t exchange(tensor::Runtime& runtime, CollectiveKind kind, const tensor::Tensor& whole,
+                       const Mesh& mesh);
+/// The same on the communicator's own stream.
+std::uint32_t exchange_aside(tensor::Runtime& runtime, CollectiveKind kind,
+                             const tensor::Tensor& whole, const Mesh& mesh);
+
+/// Floating tensors of a value in `dtype`; a list that changes is another list.
+void cast_tensors(model::Value& value, DType dtype);
+/// The same of several.
+void cast_tensors(model::Value* values, std::size_t count, DType dtype);
+
+/// A kernel ran that reads `from` and writes `to`; with no `to`, it writes as much as it reads
+/// where `passes` is 2.
+void copied(tensor::Runtime& runtime, const char* kind, const std::vector<tensor::Tensor>& from,
+            const std::vector<tensor::Tensor>& to, int passes = 1);
+
+/// Visits every tensor of a value that needs a gradient.
+template <class Visit>
+void each_gradient_tensor(model::Value& value, const Visit& visit) {
+  if (value.kind == model::ValueKind::tensor && value.tensor.requires_grad()) visit(value.tensor);
+  if (value.kind == model::ValueKind::list) {
+    for (model::Value& item : *value.list) each_gradient_tensor(item, visit);
+  }
+}
+
+}  // namespace shardfit::program
