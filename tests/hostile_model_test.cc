@@ -137,8 +137,8 @@ TEST_CASE("a missing number is named") {
   CHECK(contains(errors, "needs 'vocab_size'"));
 }
 
-TEST_CASE("more layers than 100,000 are refused before they are built") {
-  CHECK(contains(lowering_errors({{"num_hidden_layers", "100001"}}), "repeats out of range"));
+TEST_CASE("more layers than 2,048 are refused before they are built") {
+  CHECK(contains(lowering_errors({{"num_hidden_layers", "2049"}}), "expected 0 to 2048 layers"));
 }
 
 TEST_CASE("a module that contains itself is an error at its definition") {

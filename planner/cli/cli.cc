@@ -7,9 +7,11 @@
 #include <ostream>
 
 #include "base/diagnostic.h"
+#include "base/units.h"
 #include "cli/batch_command.h"
 #include "cli/calibrate_command.h"
 #include "cli/command_line.h"
+#include "cli/error_json.h"
 #include "cli/graph_command.h"
 #include "cli/partition_command.h"
 #include "cli/plan_command.h"
@@ -106,6 +108,7 @@ int run_graph(const Request& request, const CommandLine& line, std::ostream& out
   options.sequence = word("sequence");
   options.precision = word("precision");
   options.attention = word("attention");
+  options.head = word("head");
   return graph_command(options, out, err);
 }
 
@@ -236,7 +239,8 @@ void add_validate(CLI::App& app, Request& request) {
       add_command(app, request, "validate", "Predictions against measured cases", run_validate);
   validate
       ->add_option("FILE|DIR", request.files,
-                   "case lists (docs/validation.md); a directory means all of them below it")
+                   "lists of measured cases: a job with every setting, and what was read; a "
+                   "directory means all of them below it")
       ->type_name("")
       ->required();
   validate->add_flag("--json", request.validate_json, "one JSON object a reading, one a line");
@@ -260,6 +264,7 @@ void add_graph(CLI::App& app, Request& request) {
   word("--sequence", "TOKENS", "tokens a sample; default 2048");
   word("--precision", "WORD", "bf16-mixed (default), bf16, fp16-mixed, fp32");
   word("--attention", "WORD", "auto (default): the kernel PyTorch dispatches; eager");
+  word("--head", "NAME", "what the model ends in: causal, seqcls, ...; default the family's first");
   added
       ->add_option("--implementation", request.graph.implementations,
                    "modules of model_specs/implementations in place of the family's, such as "
@@ -395,7 +400,15 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     }
     return dispatch(arguments, out, err);
   } catch (const InputError& error) {
+    const auto& words = arguments;
+    if (std::find(words.begin(), words.end(), "--json") != words.end()) {
+      write_errors_json(error, out);
+    }
     err << error.what();
+    return bad_input;
+  } catch (const OverflowError& error) {
+    err << "command line: error: the numbers given are too large to count in 63 bits: "
+        << error.what() << "\n";
     return bad_input;
   } catch (const std::exception& error) {
     err << "shardfit: internal error: " << error.what()

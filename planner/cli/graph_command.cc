@@ -33,7 +33,16 @@ std::string word_of(const std::optional<spec::Node>& given, std::span<const std:
   return words.front();
 }
 
-program::TrainingJob job_of(const GraphOptions& options) {
+/// The family's first head, or the one asked for.
+std::string head_of(const std::optional<spec::Node>& asked, const spec::FamilySpec& family,
+                    Diagnostics& faults) {
+  std::vector<std::string> heads;
+  for (const auto& [name, type] : family.heads) heads.push_back(name);
+  if (heads.empty()) return "";
+  return word_of(asked, heads, "head of this family", faults);
+}
+
+program::TrainingJob job_of(const GraphOptions& options, const program::Lowering& lowering) {
   Diagnostics faults;
   program::TrainingJob job;
   job.optimizer = "sgd";
@@ -43,7 +52,15 @@ program::TrainingJob job_of(const GraphOptions& options) {
     return spec::as_integer(*node, what, {1, std::int64_t{1} << 40}, faults).value_or(fallback);
   };
   job.micro_batch = whole(options.micro_batch, "micro-batch", 1);
-  job.sequence = whole(options.sequence, "sequence", usual_sequence);
+  job.head = head_of(options.head, lowering.family(), faults);
+  const auto longest = lowering.longest_sequence();
+  job.sequence = whole(options.sequence, "sequence",
+                       std::min(usual_sequence, longest.value_or(usual_sequence)));
+  if (longest && job.sequence > *longest) {
+    faults.error(options.sequence->where, "a sequence of " + format_count(job.sequence) +
+                                              " tokens does not run: the model has " +
+                                              format_count(*longest) + " learned positions");
+  }
   const std::string precision =
       word_of(options.precision, spec::precision_names(), "precision", faults);
   const bool mixed = precision.ends_with("-mixed");
@@ -139,7 +156,7 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
       << format_count(std::llround(static_cast<double>(graph.total.activation_bytes()) / tokens))
       << " bytes a token";
   if (graph.total.weight_copy_bytes > 0) {
-    out << "\nand " << format_count(graph.total.weight_copy_bytes) << " bytes of weight copies";
+    out << "\nand " << format_bytes(Bytes(graph.total.weight_copy_bytes)) << " of weight copies";
   }
   out << ".\nFlops of matrix products and attention: forward "
       << format_flops(Flops(graph.total.forward.flops)) << ", backward "
@@ -258,9 +275,9 @@ int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&)
     throw InputError(whole_file("command line"), "no model is given",
                      {"give a config.json or the name of a model: shardfit graph MODEL"});
   }
-  const program::TrainingJob job = job_of(options);
   const program::Lowering lowering(spec::read_model(options.model), "plain-pytorch",
                                    options.implementations);
+  const program::TrainingJob job = job_of(options, lowering);
   const ModelGraph graph = lowering.graph(job);
   if (options.dot) print_dot(graph, *options.dot, out);
   if (options.json) {

@@ -13,8 +13,9 @@ namespace shardfit::cli {
 
 struct GraphOptions {
   std::string model;  // a config.json, a file of model_specs or its name
-  /// Values of --micro-batch, --sequence, --precision, --attention, as words with their places.
-  std::optional<spec::Node> micro_batch, sequence, precision, attention;
+  /// Values of --micro-batch, --sequence, --precision, --attention, --head, as words with their
+  /// places.
+  std::optional<spec::Node> micro_batch, sequence, precision, attention, head;
   std::vector<std::string> implementations;  // files of model_specs/implementations
   std::optional<std::string> dot;            // where Graphviz goes; "-": the output
   bool json = false;

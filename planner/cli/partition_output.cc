@@ -126,11 +126,11 @@ void print_answer(const PartitionAnswer& a, std::ostream& out) {
   if (!a.parts.empty()) {
     const std::string unit = a.unit.empty() ? "" : " " + a.unit;
     out << "  " << left("", 8) << right("nodes", 7) << right("load" + unit, 15)
-        << right("compute", 13) << right("transfers", 13) << right("memory", 12) << '\n';
+        << right("compute", 16) << right("transfers", 16) << right("memory", 12) << '\n';
     for (const PartRow& p : a.parts) {
       out << "  " << left(p.device, 8) << right(std::to_string(p.ids.size()), 7)
-          << right(digits(p.load), 15) << right(digits(p.latency), 13)
-          << right(digits(p.communication), 13) << right(bytes_text(p.bytes), 12) << '\n';
+          << right(digits(p.load), 15) << " " << right(digits(p.latency), 15) << " "
+          << right(digits(p.communication), 15) << right(bytes_text(p.bytes), 12) << '\n';
       std::string details;
       for (const PartDetail& d : p.details)
         details += (details.empty() ? "" : ", ") + std::string(d.key) + " " + d.text;

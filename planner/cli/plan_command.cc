@@ -19,8 +19,10 @@ namespace shardfit::cli {
 void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
   for (const spec::Override& override : plan.overrides) {
     const bool line = override.winner_where.file() == "command line";
-    err << "note: " << (line ? "--" : "") << override.key << " " << override.winner << " wins over "
-        << override.loser << " at " << override.loser_where.text() << "\n";
+    const std::string key =
+        line ? (override.key == "options" ? "--on" : "--" + override.key) : override.key;
+    err << "note: " << key << " " << override.winner << " wins over " << override.loser << " at "
+        << override.loser_where.text() << "\n";
   }
 }
 
@@ -64,6 +66,7 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
   const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
+  report::check_terms(options.explain, faults);
   faults.throw_if_any();
   say_overrides(spec, err);
   search::PlanSettings settings;

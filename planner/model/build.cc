@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/units.h"
 #include "model/machine.h"
 #include "tensor/ops.h"
 
@@ -9,6 +10,9 @@ namespace shardfit::model {
 using tensor::Tensor;
 
 namespace {
+
+/// Far more than any model has; programs grow with every layer.
+constexpr std::int64_t most_repeats = 2048;
 
 DType dtype_named(const std::string& name, DType fallback) {
   for (int d = 0; d <= static_cast<int>(DType::boolean); ++d) {
@@ -49,8 +53,11 @@ Value Machine::make_child(const Code& maker, const Module& parent, const std::st
   if (!repeated) return make_of(maker, parent, path);
   const Value repeats = evaluate(maker.children[0], &parent, nullptr);
   const std::int64_t count = repeats.kind == ValueKind::integer ? repeats.integer : -1;
-  if (count < 0 || count > 100000) {
-    throw ModelError(maker.source->where, path, "number of repeats out of range");
+  if (count < 0 || count > most_repeats) {
+    const std::string found =
+        repeats.kind == ValueKind::integer ? std::to_string(count) : std::string("no whole number");
+    throw ModelError(maker.source->where, path,
+                     "expected 0 to " + std::to_string(most_repeats) + " layers, found " + found);
   }
   ValueList list;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -98,6 +105,8 @@ void Machine::make_tensors(Module& module) {
       try {
         t = runtime.empty(sizes_of(shape, "a tensor's shape"),
                           dtype_named(wanted.dtype, parameter_dtype));
+      } catch (const OverflowError&) {
+        throw;
       } catch (const std::runtime_error& error) {
         throw ModelError(wanted.where, module.path, error.what());
       }

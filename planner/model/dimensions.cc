@@ -1,5 +1,8 @@
 #include "model/dimensions.h"
 
+#include <algorithm>
+
+#include "model/blame.h"
 #include "model/machine.h"
 
 namespace shardfit::model {
@@ -9,6 +12,11 @@ using spec::Kind;
 using spec::Node;
 
 constexpr std::int64_t largest_number = std::int64_t{1} << 40;
+
+/// A whole number where a real one is usual.
+Value real_of(const Node& node, const std::string& name, Diagnostics& faults) {
+  return Value::of_real(spec::as_real(node, "'" + name + "'", {-1e300, 1e300}, faults).value_or(0));
+}
 
 Value value_of(const Node& node, const std::string& name, Globals& globals, Diagnostics& faults) {
   switch (node.kind) {
@@ -36,33 +44,52 @@ Value value_of(const Node& node, const std::string& name, Globals& globals, Diag
   }
 }
 
-/// The value under one of the keys a dimension may stand under; keys with dots go into maps.
-const Node* find_number(const Node& numbers, const spec::DimensionSpec& d) {
-  if (d.from.empty()) return numbers.child(d.name);
-  for (const std::string& path : d.from) {
-    const Node* at = &numbers;
-    std::size_t start = 0;
-    while (at && start <= path.size()) {
-      const std::size_t dot = std::min(path.find('.', start), path.size());
-      at = at->kind == Kind::map ? at->child(path.substr(start, dot - start)) : nullptr;
-      start = dot + 1;
-    }
-    if (at && at->kind != Kind::null) return at;
-  }
-  return nullptr;
-}
-
-/// A dimension every model must give is a whole number, and so is one whose default is.
-bool whole_number_wanted(const spec::DimensionSpec& d, const Globals& globals, Machine& machine) {
-  if (!d.fallback) return !d.may_be_none;
+/// What a dimension's default gives; none where it has no default, or one that cannot be worked
+/// out.
+Value default_of(const spec::DimensionSpec& d, const Globals& globals, Machine& machine) {
+  if (!d.fallback) return {};
   std::deque<std::string> texts;
   Diagnostics ignored;
   const Code code = bind_expression(*d.fallback, globals, nullptr, texts, ignored);
   try {
-    return ignored.empty() && machine.evaluate(code, nullptr, nullptr).kind == ValueKind::integer;
+    if (ignored.empty()) return machine.evaluate(code, nullptr, nullptr);
   } catch (const std::exception&) {
-    return false;
   }
+  return {};
+}
+
+/// A value is of the kind of its default; a dimension every model must give is a whole number.
+bool of_wanted_kind(const Node& given, const spec::DimensionSpec& d, const Globals& globals,
+                    Machine& machine, Diagnostics& faults) {
+  const Value usual = default_of(d, globals, machine);
+  const bool rate = usual.kind == ValueKind::real;
+  const char* wanted = nullptr;
+  if (usual.kind == ValueKind::integer || (!d.fallback && !d.may_be_none)) {
+    if (given.kind != Kind::integer) wanted = "a whole number";
+  } else if (usual.kind == ValueKind::boolean) {
+    if (given.kind != Kind::boolean) wanted = "true or false";
+  } else if (rate) {
+    if (given.kind != Kind::integer && given.kind != Kind::real) wanted = "a number";
+  } else if (usual.kind == ValueKind::text) {
+    if (given.kind != Kind::string) wanted = "text";
+  }
+  if (!wanted) return true;
+  faults.error(given.where,
+               "'" + given.key + "' must be " + wanted + ", found " + spec::describe(given));
+  return false;
+}
+
+/// Rates of dropout lie from 0 to 1.
+void check_rate(const Node& given, Diagnostics& faults) {
+  spec::as_real(given, "'" + given.key + "', a rate of dropout,", {0, 1}, faults);
+}
+
+/// Where a fault of an expression over dimensions is shown: at a number of the model's file that it
+/// uses.
+Location place_of(const spec::Expr& expression, const spec::FamilySpec& family,
+                  const spec::ModelSpec& model) {
+  const Node* number = number_in(expression, family, model);
+  return number ? number->where : model.numbers.where;
 }
 
 }  // namespace
@@ -81,13 +108,17 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
     const Node* given = find_number(model.numbers, d);
     if (given && given->kind != Kind::null) {
       if (given->kind == Kind::map) continue;
-      if (whole_number_wanted(d, globals, machine) && given->kind != Kind::integer) {
-        faults.error(given->where,
-                     "'" + d.name + "' must be a whole number, found " + spec::describe(*given));
+      if (!of_wanted_kind(*given, d, globals, machine, faults)) {
         globals.set(d.name, Value::of(1));
         continue;
       }
-      globals.set(d.name, value_of(*given, d.name, globals, faults));
+      const auto& rates = family.dropouts;
+      if (std::find(rates.begin(), rates.end(), d.name) != rates.end()) check_rate(*given, faults);
+      if (given->kind == Kind::integer && default_of(d, globals, machine).kind == ValueKind::real) {
+        globals.set(d.name, real_of(*given, given->key, faults));
+        continue;
+      }
+      globals.set(d.name, value_of(*given, given->key, globals, faults));
       continue;
     }
     if (given && d.may_be_none) {
@@ -104,7 +135,8 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
     try {
       globals.set(d.name, machine.evaluate(code, nullptr, nullptr));
     } catch (const std::exception& error) {
-      faults.error(d.where, std::string("default of '") + d.name + "': " + error.what());
+      faults.error(place_of(*d.fallback, family, model),
+                   "'" + d.name + "' is not given and cannot be worked out: " + error.what());
       globals.set(d.name, Value::of(1));
     }
   }
@@ -113,10 +145,10 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
     const Code code = bind_expression(check.value, globals, nullptr, texts, faults);
     try {
       if (!machine.evaluate(code, nullptr, nullptr).truth()) {
-        faults.error(model.numbers.where, check.name);
+        faults.error(place_of(check.value, family, model), check.name);
       }
     } catch (const std::exception& error) {
-      faults.error(model.numbers.where, check.name, {error.what()});
+      faults.error(place_of(check.value, family, model), check.name, {error.what()});
     }
   }
   faults.throw_if_any();

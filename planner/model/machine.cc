@@ -370,6 +370,8 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
     throw;
   } catch (const tensor::StopRecompute&) {
     throw;
+  } catch (const OverflowError&) {
+    throw;  // a number of the job or the model, not this expression
   } catch (const std::runtime_error& error) {
     fail(code, self, error.what());
   }

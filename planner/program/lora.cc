@@ -19,6 +19,12 @@ std::string last_name(const std::string& path) {
   return dot == std::string::npos ? path : path.substr(dot + 1);
 }
 
+/// A target is a module's path or the end of one (tuners_utils.py, check_target_module_exists).
+bool targeted(const std::vector<std::string>& targets, const std::string& path) {
+  return std::any_of(targets.begin(), targets.end(),
+                     [&](const std::string& target) { return names_end_of(target, path); });
+}
+
 bool contains(const std::vector<std::string>& list, const std::string& name) {
   return std::find(list.begin(), list.end(), name) != list.end();
 }
@@ -27,6 +33,10 @@ bool contains(const std::vector<std::string>& list, const std::string& name) {
 const model::CompiledClass& adapter_class(Machine& machine, const std::string& name,
                                           const Module& module) {
   const model::CompiledClass* type = machine.library.find(name);
+  if (!type) {  // a subclass of nn.Linear is wrapped as one
+    const bool dora = name.starts_with("lora_dora_");
+    type = machine.library.find(dora ? "lora_dora_linear" : "lora_linear");
+  }
   if (!type) {
     throw model::ModelError(module.type->spec->where, module.path,
                             "no adapter '" + name + "' in this framework");
@@ -57,14 +67,17 @@ void cast_adapters(Machine& machine, std::size_t first, std::size_t end) {
 
 }  // namespace
 
+bool names_end_of(const std::string& target, const std::string& path) {
+  return path == target || path.ends_with("." + target);
+}
+
 void apply_lora(const LoraJob& job, Machine& machine, const Module& root) {
   for (const model::Parameter& p : machine.parameters(root)) p.tensor->leaf_requires_grad = false;
   const std::size_t before = machine.modules.size();
   for (std::size_t i = 0; i < before; ++i) {
     Module& module = machine.modules[i];
-    const std::string name = last_name(module.path);
     const std::string& type = module.type->spec->name;
-    if (contains(job.targets, name) && module.type->spec->is_linear) {
+    if (targeted(job.targets, module.path) && module.type->spec->is_linear) {
       const std::string adapter = (job.dora ? "lora_dora_" : "lora_") + type;
       model::ValueList takes = {Value::of_module(&module), Value::of(job.rank),
                                 Value::of_real(job.dropout)};

@@ -39,6 +39,7 @@ std::unique_ptr<Optimizer> make_sgd_momentum(Implementation implementation);
 std::unique_ptr<Optimizer> make_adagrad(Implementation implementation);
 std::unique_ptr<Optimizer> make_rmsprop(Implementation implementation);
 std::unique_ptr<Optimizer> make_adafactor(Implementation implementation);
+std::unique_ptr<Optimizer> make_transformers_adafactor(Implementation implementation);
 
 /// A state tensor: laid out as `like`, counted as optimizer state.
 tensor::Tensor state_like(const tensor::Tensor& like);

@@ -5,11 +5,13 @@
 
 #include "base/units.h"
 #include "graph/trace.h"
+#include "model/blame.h"
 #include "model/dimensions.h"
 #include "model/machine.h"
 #include "program/clip.h"
 #include "program/lora.h"
 #include "program/offload.h"
+#include "program/passes.h"
 #include "program/recompute.h"
 #include "program/repeat.h"
 #include "tensor/engine.h"
@@ -276,15 +278,23 @@ Value run_start(const Library& library, const std::string& program, Machine& mac
   return result;
 }
 
-/// Sizes that each fit but whose products do not.
-[[noreturn]] void rethrow(const OverflowError& error, const spec::ModelSpec& model) {
-  throw InputError(model.where, "the numbers of " + quoted(model.name) +
-                                    " are too large to count in 63 bits: " + error.what());
+/// Sizes that each fit but whose products do not: a number of the model's file, where one is past
+/// any model's; else it is the job's, and left to those who know its places.
+void blame_overflow(const OverflowError& error, const spec::ModelSpec& model) {
+  const spec::Node* number = model::absurd_number(model);
+  if (!number) return;
+  throw InputError(number->where, "the numbers of " + quoted(model.name) +
+                                      " are too large to count in 63 bits: " + error.what());
 }
 
-[[noreturn]] void rethrow(const model::ModelError& error) {
-  const std::string in = error.path.empty() ? "" : " (in module '" + error.path + "')";
-  throw InputError(error.where, std::string(error.what()) + in);
+[[noreturn]] void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
+                          const spec::ModelSpec& model) {
+  const std::string text =
+      std::string(error.what()) + (error.path.empty() ? "" : " (in module '" + error.path + "')");
+  const spec::Node* number = model::number_behind(error.where, error.what(), family, model);
+  if (!number || !error.where.known()) throw InputError(error.where, text);
+  throw InputError(number->where, quoted(number->key) + ": " + text,
+                   {"the family's expression: " + error.where.text()});
 }
 
 }  // namespace
@@ -361,6 +371,8 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     int first_alike = job.fsdp1 || job.fsdp2 ? 3 : 2;
     if (job.ddp) first_alike = job.ddp->static_graph ? 4 : 3;
     StepRange range, range_end;
+    const bool watched = job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed;  // a strategy sees every pass
+    PassLoop passes(loop, job.accumulation, watched ? EqualPasses::run : job.equal_passes);
     for (int step = 1; step <= job.steps; ++step) {
       if (step >= first_alike && job.repeat_steps && !job.deepspeed &&
           repeat_step(runtime.program, range, step)) {
@@ -371,8 +383,7 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
       range = {runtime.program.instructions.size(), runtime.program.storages.size()};
       runtime.program.instructions.push_back({Action::reset_peaks, 0, 0});
       trainer.begin_step(step);
-      Value result;
-      machine.run(loop.forward, nullptr, locals.data(), result);
+      passes.run_step(machine, locals.data());
       range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
     }
     runtime.after_accumulate = nullptr;
@@ -380,9 +391,10 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     if (graph) *graph = trace.finish(machine.parameters(*root));
     return std::move(runtime.program);
   } catch (const model::ModelError& error) {
-    rethrow(error);
+    rethrow(error, family_, model_);
   } catch (const OverflowError& error) {
-    rethrow(error, model_);
+    blame_overflow(error, model_);
+    throw;
   }
 }
 
@@ -430,10 +442,60 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
     add_counted_buffers(machine, globals, out);
     return out;
   } catch (const model::ModelError& error) {
-    rethrow(error);
+    rethrow(error, family_, model_);
   } catch (const OverflowError& error) {
-    rethrow(error, model_);
+    blame_overflow(error, model_);
+    throw;
   }
+}
+
+std::optional<std::int64_t> Lowering::longest_sequence() const {
+  if (!family_.longest_sequence) return {};
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  const spec::FamilySpec no_classes;
+  Library library(no_classes, globals);
+  Runtime runtime({});
+  Machine machine(runtime, library, globals);
+  std::deque<std::string> texts;
+  Diagnostics faults;
+  const model::Code code =
+      bind_expression(*family_.longest_sequence, globals, nullptr, texts, faults);
+  faults.throw_if_any();
+  const Value value = machine.evaluate(code, nullptr, nullptr);
+  if (value.kind != ValueKind::integer) return {};
+  return value.integer;
+}
+
+std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) const {
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  TrainingJob job;
+  job.head = head;
+  set_job_words(job, family_, globals);
+  Library library(family_, globals);
+  Runtime runtime({});
+  runtime.module_id("");
+  Machine machine(runtime, library, globals);
+  std::vector<LinearModule> out;
+  try {
+    machine.build(class_of(library, head_class(family_, head)), {}, "");
+  } catch (const model::ModelError& error) {
+    rethrow(error, family_, model_);
+  } catch (const OverflowError& error) {
+    blame_overflow(error, model_);
+    throw;
+  }
+  const int vocabulary = globals.find("vocab_size");
+  for (const Module& m : machine.modules) {
+    if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
+    const Tensor& weight = m.tensors.front();
+    const bool head_of_model =
+        vocabulary >= 0 && weight.shape().rank > 0 &&
+        weight.shape()[0] == globals.values[static_cast<std::size_t>(vocabulary)].integer;
+    out.push_back({m.path, head_of_model});
+  }
+  return out;
 }
 
 std::int64_t Lowering::parameter_count() const {
@@ -441,7 +503,8 @@ std::int64_t Lowering::parameter_count() const {
   try {
     for (const ParameterShape& p : parameters()) count = checked_add(count, p.shape.count());
   } catch (const OverflowError& error) {
-    rethrow(error, model_);
+    blame_overflow(error, model_);
+    throw;
   }
   return count;
 }

@@ -28,6 +28,14 @@ enum class Recompute : std::uint8_t {
 /// Most micro-batches of a step that are lowered, one by one.
 inline constexpr std::int64_t most_passes = 128;
 
+/// Passes of a step that do what the one before did.
+enum class EqualPasses : std::uint8_t {
+  run,    // one by one, all the same
+  copy,   // copied
+  leave,  // copied a few times, the rest left out: peaks are the same, the least capacity but for a
+          // page, counts and times are not
+};
+
 struct LoraJob {
   std::int64_t rank = 16;
   double dropout = 0;
@@ -74,6 +82,7 @@ struct TrainingJob {
   int steps = 3;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
+  EqualPasses equal_passes = EqualPasses::copy;  // where no strategy watches the passes
 };
 
 /// A model read once and lowered as often as wanted.
@@ -99,6 +108,16 @@ class Lowering {
   };
   std::vector<ParameterShape> parameters() const;
   std::int64_t parameter_count() const;
+
+  /// Tokens beyond which the model has no positions (learned ones); nothing where any length runs.
+  std::optional<std::int64_t> longest_sequence() const;
+  /// Linear modules under a head, in order of construction.
+  struct LinearModule {
+    std::string path;
+    bool output = false;  // it gives the logits over the vocabulary
+  };
+  std::vector<LinearModule> linears(const std::string& head) const;
+
   const spec::ModelSpec& model() const { return model_; }
   const spec::FamilySpec& family() const { return family_; }
 

@@ -279,6 +279,18 @@ std::span<const std::string> explain_terms() {
   return names;
 }
 
+void check_terms(std::span<const std::string> asked, Diagnostics& faults) {
+  const std::span<const std::string> known = explain_terms();
+  for (const std::string& term : asked) {
+    std::string wanted = term;
+    std::replace(wanted.begin(), wanted.end(), '-', '_');
+    if (std::find(known.begin(), known.end(), wanted) != known.end()) continue;
+    const auto source = std::make_shared<const Source>(Source{"--explain", term});
+    faults.error({source, 0, term.size()}, "no term " + shardfit::quoted(term),
+                 suggest(wanted, known));
+  }
+}
+
 std::string explain(const Report& report, const std::string& term) {
   std::string wanted = term;
   std::replace(wanted.begin(), wanted.end(), '-', '_');
@@ -291,9 +303,10 @@ std::string explain(const Report& report, const std::string& term) {
     }
     return out.str();
   }
-  const auto source = std::make_shared<const Source>(Source{"--explain", term});
-  throw InputError({source, 0, term.size()}, "no term " + shardfit::quoted(term),
-                   suggest(wanted, explain_terms()));
+  Diagnostics faults;
+  check_terms(std::vector<std::string>{term}, faults);
+  faults.throw_if_any();
+  return "";
 }
 
 }  // namespace shardfit::report

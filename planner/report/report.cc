@@ -47,16 +47,49 @@ int eighths(std::int64_t value, std::int64_t most, int row, int rows) {
   return static_cast<int>(std::lround(std::clamp(part, 0.0, 1.0) * 8));
 }
 
+/// Columns on a terminal: codes for colours take none, characters of several bytes one.
+std::size_t width_of(const std::string& text) {
+  std::size_t width = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      while (i < text.size() && text[i] != 'm') ++i;
+    } else if ((static_cast<unsigned char>(text[i]) & 0xC0U) != 0x80U) {
+      ++width;
+    }
+  }
+  return width;
+}
+
 template <class E>
 std::string word(std::span<const std::string> names, E value) {
   return names[static_cast<std::size_t>(value)];
+}
+
+/// Below the picture: a letter a column for its phase, and what the letters mean.
+std::string phase_lines(const std::vector<std::string>& phases) {
+  constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz";
+  std::vector<std::string> names;
+  std::string axis, legend;
+  for (const std::string& phase : phases) {
+    auto found = std::find(names.begin(), names.end(), phase);
+    if (found == names.end()) {
+      names.push_back(phase);
+      found = names.end() - 1;
+      const char letter = letters[(names.size() - 1) % letters.size()];
+      legend += (legend.empty() ? "" : ", ") + (letter + (" " + phase));
+    }
+    axis += letters[static_cast<std::size_t>(found - names.begin()) % letters.size()];
+  }
+  return std::string(12, ' ') + axis + "\n  " + wrapped(legend, 4, 2);
 }
 
 }  // namespace
 
 TableStyle style_of_terminal() {
   TableStyle style;
-  style.colour = isatty(STDOUT_FILENO) && !is_set("NO_COLOR");
+  const char* terminal = std::getenv("TERM");
+  const bool dumb = !terminal || std::string(terminal) == "dumb";
+  style.colour = isatty(STDOUT_FILENO) && !is_set("NO_COLOR") && !dumb;
   if (is_set("LC_ALL")) {
     style.unicode = says_utf8("LC_ALL");
   } else {
@@ -70,7 +103,8 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t fro
   std::size_t column = from;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t end = std::min(text.find(' ', at), text.size());
-    if (column > 0 && column + 1 + (end - at) > page_width) {
+    const std::size_t width = width_of(text.substr(at, end - at));
+    if (column > 0 && column + 1 + width > page_width) {
       out += "\n" + std::string(indent, ' ');
       column = indent;
     } else if (at > 0) {
@@ -78,7 +112,7 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t fro
       ++column;
     }
     out.append(text, at, end - at);
-    column += end - at;
+    column += width;
     at = end + 1;
   }
   return out + "\n";
@@ -126,18 +160,7 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
     while (!line.empty() && line.back() == ' ') line.pop_back();
     out += "  " + label + " |" + line + "\n";
   }
-  std::string names(static_cast<std::size_t>(columns), ' ');
-  std::string before;
-  for (std::size_t c = 0; c < curve.phase.size(); ++c) {
-    const std::string& phase = curve.phase[c];
-    if (phase == before) continue;
-    before = phase;
-    for (std::size_t i = 0; i <= phase.size() && c + i < names.size(); ++i) {
-      names[c + i] = i == 0 ? '|' : phase[i - 1];
-    }
-  }
-  while (!names.empty() && names.back() == ' ') names.pop_back();
-  return out + std::string(12, ' ') + names + "\n";
+  return out + phase_lines(curve.phase);
 }
 
 std::vector<JobWord> job_words(const search::Option& option) {

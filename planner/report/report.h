@@ -34,6 +34,9 @@ void write_json(const Report& report, std::span<const std::string> explain, std:
 /// Terms that can be explained.
 std::span<const std::string> explain_terms();
 
+/// Faults for the terms that are none.
+void check_terms(std::span<const std::string> terms, Diagnostics& faults);
+
 /// The derivation of one term for every option, down to factors and sources. Throws InputError for
 /// a term that is none.
 std::string explain(const Report& report, const std::string& term);
@@ -59,8 +62,8 @@ struct Group {
 std::vector<Group> group_by_kind(const Program& program, const run::Census& census,
                                  Category category);
 
-/// Allocated bytes over the steady step as text, `rows` high and `columns` wide, with a line below
-/// that says which phase a column lies in.
+/// Allocated bytes over the steady step as text, `rows` high and `columns` wide, with a letter
+/// below each column that says which phase it lies in.
 std::string memory_picture(const search::Option& option, const TableStyle& style, int rows,
                            int columns);
 

@@ -58,25 +58,50 @@ class TableWriter {
     out_ << "\n" << wrapped("recommended: " + name + report_.plan.because, 2);
   }
 
+  /// The models, and the words of the job that all options share; then those that differ.
   void head() {
-    const Option& first = report_.plan.options.front();
-    std::string job;
-    for (const JobWord& word : job_words(first)) {
+    const std::vector<Option>& options = report_.plan.options;
+    std::vector<std::string> models;
+    for (const Option& option : options) {
+      const std::string line = option.spec->job.model.value + ": " +
+                               format_count(option.program().parameters_total) + " parameters" +
+                               trainable(option);
+      if (std::find(models.begin(), models.end(), line) != models.end()) continue;
+      models.push_back(line);
+      out_ << wrapped(line, 2);
+    }
+    std::string job, differ;
+    for (const JobWord& word : job_words(options.front())) {
       if (word.key == "model" || word.key == "framework_version") continue;
-      if (word.key == "global_batch" && first.job.batch.global == first.job.batch.micro) continue;
-      const bool own = word.key == "micro_batch" || word.key == "accumulation";
-      if (own && report_.plan.options.size() > 1) continue;  // the comparison has them
-      if (!job.empty()) job += ", ";
+      const bool batch =
+          word.key == "micro_batch" || word.key == "accumulation" || word.key == "global_batch";
+      if (batch && options.size() > 1) continue;  // the comparison has them
+      const search::RankJob& first = options.front().job;
+      if (word.key == "global_batch" && first.batch.global == first.batch.micro) continue;
+      const std::vector<std::string> values = values_of(word.key);
+      std::string& line = values.size() > 1 ? differ : job;
+      if (!line.empty()) line += ", ";
       std::string key = word.key;
       std::replace(key.begin(), key.end(), '_', '-');
       const bool plain = word.key == "task" || word.key == "framework" || word.key == "precision" ||
                          word.key == "optimizer";
-      job += plain ? word.value : key + " " + word.value;
+      line += plain && values.size() == 1 ? word.value : key + " " + join(values, " / ");
     }
-    out_ << wrapped(first.spec->job.model.value + ": " + format_count(report_.plan.parameters) +
-                        " parameters" + trainable(first),
-                    2)
-         << wrapped(job, 2);
+    out_ << wrapped(job, 2);
+    if (!differ.empty()) out_ << wrapped("options differ in: " + differ, 2);
+  }
+
+  /// What the options have for a key of the job, each value once.
+  std::vector<std::string> values_of(const std::string& key) const {
+    std::vector<std::string> values;
+    for (const Option& option : report_.plan.options) {
+      std::string value = "none";
+      for (const JobWord& word : job_words(option)) {
+        if (word.key == key) value = word.value;
+      }
+      if (std::find(values.begin(), values.end(), value) == values.end()) values.push_back(value);
+    }
+    return values;
   }
 
   static std::string trainable(const Option& option) {

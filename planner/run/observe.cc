@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cassert>
 
+#include "run/memory_clock.h"
+
 namespace shardfit::run {
 namespace {
 
@@ -75,30 +77,58 @@ Curve memory_curve(const Program& program, const RunLimits& limits, int step, in
     }
     return true;
   });
+  if (ends.empty() || ends.back().first < values.size())
+    ends.emplace_back(values.size(), ends.empty() ? "step" : ends.back().second);
   Curve curve;
   const std::size_t n = values.size();
   const auto width = static_cast<std::size_t>(columns);
-  std::size_t phase = 0;
-  for (std::size_t c = 0; c < width && n > 0; ++c) {
-    const std::size_t from = c * n / width;
-    const std::size_t to = std::max(from + 1, (c + 1) * n / width);
-    curve.allocated.push_back(*std::max_element(values.begin() + static_cast<std::ptrdiff_t>(from),
-                                                values.begin() + static_cast<std::ptrdiff_t>(to)));
-    while (phase + 1 < ends.size() && ends[phase].first < to) ++phase;
-    curve.phase.push_back(ends.empty() ? "" : ends[phase].second);
+  std::size_t from = 0;
+  for (std::size_t phase = 0; phase < ends.size() && n > 0; ++phase) {
+    const std::size_t end = ends[phase].first;
+    const std::size_t last = std::max(curve.allocated.size() + 1, end * width / n);
+    if (end == from && from > 0) {  // it allocates and frees nothing
+      curve.allocated.push_back(values[from - 1]);
+      curve.phase.push_back(ends[phase].second);
+    }
+    while (from < end && curve.allocated.size() < last) {
+      const std::size_t left = last - curve.allocated.size();
+      const std::size_t to = from + std::max<std::size_t>(1, (end - from) / left);
+      const auto begin = values.begin();
+      curve.allocated.push_back(*std::max_element(begin + static_cast<std::ptrdiff_t>(from),
+                                                  begin + static_cast<std::ptrdiff_t>(to)));
+      curve.phase.push_back(ends[phase].second);
+      from = to;
+    }
+    from = end;
   }
   return curve;
 }
 
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry) {
+  RunLimits none = limits;
+  none.total = CachingAllocator::largest_total;
+  const RunResult free = run_program(program, none);
+  if (free.failure) return CachingAllocator::largest_total;
+  return least_capacity(program, limits, without_retry, free);
+}
+
+std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
+                            const RunResult& unlimited) {
+  const std::int64_t reserved = std::max(unlimited.reserved_peak, unlimited.loading.reserved);
+  const auto pages_of = [](std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; };
   const auto runs = [&](std::int64_t pages) {
     RunLimits tried = limits;
     tried.total = pages * driver_page + limits.context;
     const RunResult result = run_program(program, tried);
     return !result.failure && (!without_retry || result.retries == 0);
   };
-  std::int64_t low = 0;  // does not run
-  std::int64_t high = 1;
+  // Never less than what is asked for at one moment; and what it reserves where nothing limits it
+  // is enough, but for settings that count in shares of the card.
+  std::int64_t asked = 0;
+  for (const RequestedPeak& peak : requested_peaks(program)) asked = std::max(asked, peak.bytes);
+  std::int64_t low = std::max<std::int64_t>(1, pages_of(asked)) - 1;  // does not run
+  std::int64_t high = std::max(low + 1, pages_of(reserved));
+  if (runs(low + 1)) return (low + 1) * driver_page;
   while (!runs(high)) {
     low = high;
     high *= 2;

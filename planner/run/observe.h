@@ -27,8 +27,8 @@ struct Census {
 /// Replays up to and including `instruction`, which must not lie behind an out-of-memory error.
 Census live_after(const Program& program, const RunLimits& limits, std::int64_t instruction);
 
-/// Allocated bytes over one optimizer step in `columns` slices of equally many instructions, each
-/// the highest value of its slice; and which phase the end of a slice lies in.
+/// Allocated bytes over one optimizer step in about `columns` slices of equally many instructions,
+/// each the highest value of its slice, and its phase; a phase has one slice at least.
 struct Curve {
   std::vector<std::int64_t> allocated;
   std::vector<std::string> phase;
@@ -40,5 +40,8 @@ Curve memory_curve(const Program& program, const RunLimits& limits, int step, in
 /// page, found by bisection. 2 MiB less does not do. CachingAllocator::largest_total where nothing
 /// below it does.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry);
+/// The same where the run without a limit is known: between what it asks for and what it reserves.
+std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
+                            const RunResult& unlimited);
 
 }  // namespace shardfit::run

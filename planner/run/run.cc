@@ -82,6 +82,7 @@ class Clock {
     reading.step = mark.step;
     reading.live = mark.live;
     if (mark.live) {
+      if (mark.step == 0) read_loading();
       reading.allocated = stats.current.allocated;
       reading.reserved = stats.current.reserved;
       reading.categories = live_;
@@ -93,6 +94,13 @@ class Clock {
     }
     result_.phases.push_back(reading);
     reset_peaks();
+  }
+
+  void read_loading() {
+    result_.loading = peak_;
+    result_.loading.name = "loading";
+    result_.loading.allocated = allocator_.stats().peak.allocated;
+    result_.loading.reserved = allocator_.stats().peak.reserved;
   }
 
   void reset_peaks() {

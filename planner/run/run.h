@@ -29,6 +29,7 @@ struct PhaseReading {
 
 struct RunResult {
   std::vector<PhaseReading> phases;  // in order; one a mark
+  PhaseReading loading;              // peaks up to the mark of what is live once loaded
   std::int64_t allocated_peak = 0;   // after loading
   std::int64_t reserved_peak = 0;
   std::int64_t retries = 0;

@@ -37,6 +37,7 @@ class Search {
     program::TrainingJob job = option_.job.job;
     job.sequence = sequence;
     job.micro_batch = micro_batch;
+    job.equal_passes = program::EqualPasses::leave;
     if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
     try {

@@ -57,19 +57,43 @@ std::vector<Step> single_steps(const Option& option) {
   return steps;
 }
 
+/// For peaks alone: passes like the one before are left out.
+TrainingJob in_short(TrainingJob job) {
+  job.equal_passes = program::EqualPasses::leave;
+  return job;
+}
+
 Change judge_change(const Option& option, const Lowering& lowering, std::string words,
-                    const Variant& variant) {
-  const Program program = lowering.lower(variant.job);
+                    const Variant& variant, Find find = Find::all) {
+  const Program program = lowering.lower(in_short(variant.job));
   const Judgement judgement =
-      judge(program, option.worst_gpu().card, variant.allocator, option.accuracy);
+      judge(program, option.worst_gpu().card, variant.allocator, option.accuracy, find);
   return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom()};
 }
 
-std::int64_t peak_of(const Lowering& lowering, const TrainingJob& job,
-                     const run::AllocatorSettings& allocator) {
+/// Nothing where no card can hold it.
+std::optional<std::int64_t> peak_of(const Lowering& lowering, const TrainingJob& job,
+                                    const run::AllocatorSettings& allocator) {
   run::RunLimits limits;
   limits.settings = allocator;
-  return run_program(lowering.lower(job), limits).allocated_peak;
+  const Program program = lowering.lower(in_short(job));
+  if (!countable(program)) return {};
+  const run::RunResult result = run_program(program, limits);
+  if (result.failure) return {};
+  return std::max(result.allocated_peak, result.loading.allocated);
+}
+
+/// What stays on the card whatever the passes are like, bytes: the change that leaves least of
+/// everything else still needs so much.
+std::int64_t kept_between_steps(const Option& option) {
+  std::int64_t kept = 0;
+  for (const run::PhaseReading& phase : option.worst_gpu().judgement.unlimited.phases) {
+    if (!phase.live || phase.step != option.job.job.steps) continue;
+    for (const Category c : {Category::parameter, Category::optimizer_state}) {
+      kept += phase.categories[static_cast<std::size_t>(c)];
+    }
+  }
+  return kept;
 }
 
 /// The other words for an assumed key, as jobs; empty where there is nothing else to choose.
@@ -122,21 +146,25 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
   Variant all{option.job.job, option.job.allocator};
   std::vector<std::string> words;
   bool small_enough = false;  // a smaller micro-batch than one that fits is no news
+  // Parameters and states alone are too much: no change of the passes helps, so one line says it.
+  const bool hopeless = kept_between_steps(option) > option.worst_gpu().judgement.budget;
   for (const Step& step : steps) {
     const bool smaller = step.words.starts_with("micro-batch");
     if (smaller && small_enough) continue;
-    Variant variant{option.job.job, option.job.allocator};
-    step.apply(variant);
-    changes.push_back(judge_change(option, lowering, step.words, variant));
-    const bool fits = changes.back().verdict == Verdict::fits;
-    one_fits = one_fits || fits;
-    small_enough = small_enough || (smaller && fits);
+    if (!hopeless) {
+      Variant variant{option.job.job, option.job.allocator};
+      step.apply(variant);
+      changes.push_back(judge_change(option, lowering, step.words, variant));
+      const bool fits = changes.back().verdict == Verdict::fits;
+      one_fits = one_fits || fits;
+      small_enough = small_enough || (smaller && fits);
+    }
     step.apply(all);
     const bool replaces = smaller && !words.empty() && words.back().starts_with("micro-batch");
     if (replaces) words.pop_back();
     words.push_back(step.words);
   }
-  if (!one_fits && words.size() > 1) {
+  if (!one_fits && words.size() > (hopeless ? 0 : 1)) {
     changes.push_back(judge_change(option, lowering, join(words, ", "), all));
   }
   return changes;
@@ -148,7 +176,7 @@ std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowe
   variant.job.accumulation = 1;
   const auto fits = [&](std::int64_t micro) {
     variant.job.micro_batch = micro;
-    return judge_change(option, lowering, "", variant).verdict == Verdict::fits;
+    return judge_change(option, lowering, "", variant, Find::verdict).verdict == Verdict::fits;
   };
   std::int64_t good = 0, bad = 1;
   while (bad <= most && fits(bad)) {
@@ -168,9 +196,10 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
   for (const spec::Assumption& assumption : option.job.assumptions) {
     AssumptionEffect effect{assumption, 0, 0};
     for (const TrainingJob& other : other_choices(option, assumption.key)) {
-      const std::int64_t change = peak_of(lowering, other, option.job.allocator) - peak;
-      effect.low = std::min(effect.low, change);
-      effect.high = std::max(effect.high, change);
+      const auto other_peak = peak_of(lowering, other, option.job.allocator);
+      if (!other_peak) continue;
+      effect.low = std::min(effect.low, *other_peak - peak);
+      effect.high = std::max(effect.high, *other_peak - peak);
     }
     effects.push_back(std::move(effect));
   }

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 
+#include "base/format.h"
+#include "model/blame.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 
 namespace shardfit::search {
 namespace {
+
+/// Micro-batches of a step from which on the least capacity is searched without most of them.
+constexpr std::int64_t many_passes = 16;
 
 /// "first_step.", "second_step.", "steady_step." as measured cases call them.
 std::string step_prefix(int step, int steps) {
@@ -17,12 +22,16 @@ std::string step_prefix(int step, int steps) {
 
 std::vector<Phase> phases_of(const Program& program, const run::RunResult& result, int steps) {
   std::vector<Phase> phases;
-  for (const run::PhaseReading& reading : result.phases) {
+  std::vector<run::PhaseReading> readings;
+  if (!result.loading.name.empty()) readings.push_back(result.loading);
+  readings.insert(readings.end(), result.phases.begin(), result.phases.end());
+  for (const run::PhaseReading& reading : readings) {
     Phase phase;
     phase.step = reading.step;
     phase.live = reading.live;
     if (reading.live && reading.step != 0 && reading.step != steps) continue;
-    phase.name = reading.live ? reading.name : step_prefix(reading.step, steps) + reading.name;
+    const bool in_step = !reading.live && reading.step > 0;
+    phase.name = in_step ? step_prefix(reading.step, steps) + reading.name : reading.name;
     phase.allocated = reading.allocated;
     phase.reserved = reading.reserved;
     phase.instruction = reading.live ? -1 : reading.peak_instruction;
@@ -55,12 +64,33 @@ std::int64_t end_of(const Program& program, const Phase& phase) {
   return static_cast<std::int64_t>(program.instructions.size()) - 1;
 }
 
-Gpu judge_gpu(const Option& option, const Card& card, std::shared_ptr<const Program> lowered) {
+/// More than any card can hold is a wrong number, and numbers of a part of a run say nothing.
+[[noreturn]] void refuse(const spec::JobSpec& job, const spec::ModelSpec& model,
+                         const Judgement& judgement) {
+  Location where = job.model.where;
+  std::vector<std::string> notes;
+  if (const spec::Node* number = model::absurd_number(model)) {
+    where = number->where;
+  } else if (judgement.unlimited.failure->step > 0) {
+    if (job.sequence.where.known()) where = job.sequence.where;
+    if (job.micro_batch && job.micro_batch->where.known()) where = job.micro_batch->where;
+    notes.push_back("loading runs: the micro-batch or the sequence is too large by far");
+  }
+  const std::string most = format_bytes(Bytes(judgement.needed));
+  throw InputError(where,
+                   "this job needs more than " + most +
+                       " on one GPU, the most an allocator can count: a number must be wrong",
+                   std::move(notes));
+}
+
+Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& card,
+              std::shared_ptr<const Program> lowered, const Program* in_short) {
   const Program& program = *lowered;
   Gpu gpu;
   gpu.program = lowered;
   gpu.card = card;
-  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy);
+  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::all, in_short);
+  if (gpu.judgement.beyond_count) refuse(option.spec->job, model, gpu.judgement);
   gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
   for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
     const Phase& best = gpu.phases[gpu.worst];
@@ -100,7 +130,14 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   for (const RankGroup& group : rank_groups(parallel, spec.cluster.count)) {
     const program::TrainingJob own = job_of_rank(alone, parallel, spec.cluster.count, group.rank);
     const auto program = std::make_shared<const Program>(lowering.lower(own));
-    Gpu gpu = judge_gpu(option, card, program);
+    std::optional<Program> in_short;  // for the search of the least capacity
+    if (own.accumulation > many_passes) {
+      program::TrainingJob shorter = own;
+      shorter.record_computes = false;
+      shorter.equal_passes = program::EqualPasses::leave;
+      in_short = lowering.lower(shorter);
+    }
+    Gpu gpu = judge_gpu(option, lowering.model(), card, program, in_short ? &*in_short : nullptr);
     gpu.role = group.role;
     for (int rank = group.first; rank <= group.last; ++rank) {
       gpu.index = static_cast<int>(option.gpus.size());

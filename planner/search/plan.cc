@@ -76,10 +76,10 @@ struct Ready {
 };
 
 std::optional<RankJob> job_of(const OptionSpec& option, Parallel parallel,
-                              const spec::ModelSpec& model, Diagnostics& faults) {
+                              const program::Lowering& lowering, Diagnostics& faults) {
   const auto ranks = spec::data_parallel_ranks(option.job, parallel, option.cluster.count, faults);
   if (!ranks) return {};
-  auto job = rank_job(option, *ranks, model, faults);
+  auto job = rank_job(option, *ranks, lowering, faults);
   const std::string refused = job ? cannot_share(job->job, parallel) : "";
   if (refused.empty()) return job;
   const Location where = option.job.parallel.where;
@@ -102,11 +102,10 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
   const Profile profile = read_profile(framework);
   std::optional<Diagnostics> first;
   const std::vector<Parallel> tried = ways(option, profile, faults);
-  if (tried.empty())
-    job_of(option, option.job.parallel.value, lowerings.find(option).model(), faults);
+  if (tried.empty()) job_of(option, option.job.parallel.value, lowerings.find(option), faults);
   for (const Parallel parallel : tried) {
     Diagnostics own;
-    auto job = job_of(option, parallel, lowerings.find(option).model(), own);
+    auto job = job_of(option, parallel, lowerings.find(option), own);
     if (job) {
       ready.possible.push_back({parallel, *std::move(job)});
       continue;
@@ -248,13 +247,36 @@ spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
   return equal;
 }
 
+/// A length nobody asked for is no longer than the model can run.
+void shorten_assumed_sequences(spec::PlanSpec& plan, Lowerings& lowerings) {
+  const std::vector<std::string> known = modelled_frameworks();
+  for (OptionSpec& option : plan.options) {
+    spec::Setting<std::int64_t>& sequence = option.job.sequence;
+    const std::string framework =
+        spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
+    const bool modelled = std::find(known.begin(), known.end(), framework) != known.end();
+    if (!sequence.assumed() || !modelled) continue;
+    const auto longest = lowerings.find(option).longest_sequence();
+    if (!longest || *longest >= sequence.value) continue;
+    sequence.value = *longest;
+    sequence.because = "not given; all positions the model has";
+    for (spec::Assumption& assumption : option.job.assumptions) {
+      if (assumption.key == "sequence") {
+        assumption = {"sequence", std::to_string(*longest), sequence.because};
+      }
+    }
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   Plan plan;
-  plan.spec = std::make_shared<const spec::PlanSpec>(with_equal_batches(asked));
   Diagnostics faults;
   Lowerings lowerings;
+  spec::PlanSpec filled = with_equal_batches(asked);
+  shorten_assumed_sequences(filled, lowerings);
+  plan.spec = std::make_shared<const spec::PlanSpec>(std::move(filled));
   std::vector<Ready> ready;
   for (const OptionSpec& option : plan.spec->options) {
     ready.push_back(prepare(option, lowerings, faults));
@@ -284,8 +306,11 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       }
       plan.options.push_back(std::move(option));
     } catch (const OverflowError&) {
-      throw InputError(spec.job.model.where,
-                       "this model and batch need more than 8 EiB: a number must be wrong");
+      const spec::JobSpec& job = spec.job;
+      Location where = job.model.where;
+      if (job.sequence.where.known()) where = job.sequence.where;
+      if (job.micro_batch && job.micro_batch->where.known()) where = job.micro_batch->where;
+      throw InputError(where, "this model and batch need more than 8 EiB: a number must be wrong");
     }
     add_warnings(plan.options.back());
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/format.h"
+#include "program/lora.h"
+#include "search/tables.h"
 
 namespace shardfit::search {
 namespace {
@@ -21,8 +23,14 @@ std::string word(std::span<const std::string> names, E value) {
 /// Fills a RankJob from the words of an option; what cannot be expressed yet goes to faults.
 class Mapping {
  public:
-  Mapping(const OptionSpec& option, const spec::ModelSpec& model, RankJob& out, Diagnostics& faults)
-      : option_(option), spec_(option.job), model_(model), out_(out), faults_(faults) {}
+  Mapping(const OptionSpec& option, const program::Lowering& lowering, RankJob& out,
+          Diagnostics& faults)
+      : option_(option),
+        spec_(option.job),
+        lowering_(lowering),
+        model_(lowering.model()),
+        out_(out),
+        faults_(faults) {}
 
   void framework() {
     out_.profile = read_profile(word(spec::framework_names(), spec_.framework.value));
@@ -57,6 +65,53 @@ class Mapping {
       faults_.error(option_.cluster.where,
                     "no sourced number of usable bytes for device " + shardfit::quoted(device.name),
                     {"give --device-profile with 'memory: usable' as your runtime reports it"});
+      return;
+    }
+    const Context context = context_of(device.compute_capability);
+    if (device.usable->value.count() <= context.bytes()) {
+      faults_.error(device.usable->where,
+                    "the usable memory of device " + shardfit::quoted(device.name) + ", " +
+                        format_bytes(device.usable->value) + ", is not more than the " +
+                        format_bytes(Bytes(context.bytes())) +
+                        " that a process takes beside the allocator");
+    }
+  }
+
+  /// What the model's file says beside its numbers: the class it ends in, quantized weights.
+  void model() {
+    struct End {
+      const char* of_class;
+      const char* head;
+    };
+    constexpr End ends[] = {{"ForCausalLM", "causal"},
+                            {"LMHeadModel", "causal"},
+                            {"ForSequenceClassification", "seqcls"},
+                            {"ForMaskedLM", "mlm"},
+                            {"ForPreTraining", "mlm"},
+                            {"ForConditionalGeneration", "seq2seq"},
+                            {"ForImageClassification", "image"}};
+    const auto& heads = lowering_.family().heads;
+    const auto has = [&](const std::string& head) {
+      return std::any_of(heads.begin(), heads.end(),
+                         [&](const auto& known) { return known.first == head; });
+    };
+    out_.job.head = has("causal") ? "causal" : heads.front().first;
+    const std::string named = model_.architectures.empty() ? "" : model_.architectures.front();
+    std::string wanted;
+    for (const End& end : ends) {
+      if (named.ends_with(end.of_class)) wanted = end.head;
+    }
+    if (has(wanted)) out_.job.head = wanted;
+    if (out_.job.head != "causal" && out_.job.head != wanted) {
+      assume("head", out_.job.head, "the first of the family's; the model's file names none");
+    }
+    if (!named.empty() && out_.job.head != wanted) {
+      out_.warnings.push_back("the model's file names " + named + "; planned is the model with a " +
+                              out_.job.head + " head");
+    }
+    if (!model_.quantization.empty()) {
+      out_.warnings.push_back("the model's file has a quantization_config (" + model_.quantization +
+                              "), which is not planned: weights are taken as unquantized");
     }
   }
 
@@ -85,11 +140,25 @@ class Mapping {
       out_.job.accumulation = 1;
     }
     out_.job.sequence = spec_.sequence.value;
+    positions();
+  }
+
+  /// Learned positions end; rotary ones run on, as far as a model was not trained for.
+  void positions() {
+    const std::string tokens = "a sequence of " + format_count(spec_.sequence.value) + " tokens";
+    if (const auto longest = lowering_.longest_sequence()) {
+      if (*longest < spec_.sequence.value) {
+        faults_.error(spec_.sequence.where.known() ? spec_.sequence.where : spec_.model.where,
+                      tokens + " does not run: the model has " + format_count(*longest) +
+                          " learned positions",
+                      {"give --sequence " + std::to_string(*longest) + " or less"});
+      }
+      return;
+    }
     const spec::Node* longest = model_.numbers.child("max_position_embeddings");
     const auto most = longest ? parse_integer(longest->text) : std::nullopt;
     if (most && *most < spec_.sequence.value) {
-      out_.warnings.push_back("the sequence of " + format_count(spec_.sequence.value) +
-                              " tokens is longer than the model's positions (" +
+      out_.warnings.push_back(tokens + " is longer than the model's positions (" +
                               format_count(*most) + ")");
     }
   }
@@ -99,12 +168,8 @@ class Mapping {
     out_.optimizer = given ? spec_.optimizer->value : out_.profile.optimizer;
     const std::string name = word(spec::optimizer_names(), out_.optimizer);
     if (!given) assume("optimizer", name, out_.profile.optimizer_because);
-    const bool own_adafactor =
-        out_.optimizer == spec::Optimizer::adafactor && out_.profile.framework == "hf-trainer";
-    if (!set_optimizer(out_.optimizer, out_.job) || own_adafactor) {
-      not_yet(given ? spec_.optimizer->where : Location{}, "optimizer " + name,
-              own_adafactor ? std::vector<std::string>{"transformers brings its own Adafactor"}
-                            : std::vector<std::string>{});
+    if (!set_optimizer(out_.optimizer, out_.job)) {
+      not_yet(given ? spec_.optimizer->where : Location{}, "optimizer " + name);
     }
     if (out_.profile.clips) out_.job.clip_foreach = true;
     assume("clipping", out_.profile.clips ? "by the norm of all gradients" : "none",
@@ -158,16 +223,25 @@ class Mapping {
     assume("padding", "none", "every sample has the full length, so no mask is built");
   }
 
+  /// Every setting that is wrong is said: after one the next is read on its own.
   void allocator() {
     if (!spec_.allocator) return;
-    try {
-      out_.allocator = run::parse_allocator_settings(spec_.allocator->value);
-    } catch (const run::SettingsError& error) {
-      Location where = spec_.allocator->where;
-      where.offset += error.position;
-      where.length = std::max<std::size_t>(1, error.found.size());
-      faults_.error(
-          where, "'allocator' of the job: found " + error.found + ", expected " + error.expected);
+    const std::string& text = spec_.allocator->value;
+    std::size_t from = 0;
+    while (from < text.size()) {
+      try {
+        const auto settings = run::parse_allocator_settings(text.substr(from));
+        if (from == 0) out_.allocator = settings;
+        return;
+      } catch (const run::SettingsError& error) {
+        const std::size_t at = from + error.position;
+        Location where = spec_.allocator->where;
+        where.offset += at;
+        where.length = std::max<std::size_t>(1, error.found.size());
+        faults_.error(
+            where, "'allocator' of the job: found " + error.found + ", expected " + error.expected);
+        from = next_setting(text, from, at);
+      }
     }
   }
 
@@ -176,9 +250,57 @@ class Mapping {
     out_.assumptions.push_back({std::move(key), std::move(value), std::move(because)});
   }
 
+  /// Behind the first comma at or after `at` that stands in no brackets, counted from `from`.
+  static std::size_t next_setting(const std::string& text, std::size_t from, std::size_t at) {
+    int depth = 0;
+    for (std::size_t i = from; i < text.size(); ++i) {
+      if (text[i] == '[') ++depth;
+      if (text[i] == ']') --depth;
+      if (text[i] == ',' && depth <= 0 && i >= at) return i + 1;
+    }
+    return text.size();
+  }
+
   void not_yet(Location where, const std::string& what, std::vector<std::string> notes = {}) {
     if (!where.known()) where = option_.cluster.where;
     faults_.error(std::move(where), what + " is not modelled yet", std::move(notes));
+  }
+
+  static std::string last_name(const std::string& path) {
+    return path.substr(path.rfind('.') == std::string::npos ? 0 : path.rfind('.') + 1);
+  }
+
+  /// Last names of the model's linear modules, each once; without the one that gives logits.
+  std::vector<std::string> linear_names() {
+    std::vector<std::string> names;
+    for (const auto& linear : lowering_.linears(out_.job.head)) {
+      const std::string name = last_name(linear.path);
+      if (!linear.output && std::find(names.begin(), names.end(), name) == names.end()) {
+        names.push_back(name);
+      }
+    }
+    return names;
+  }
+
+  /// "all-linear" stands for every linear module but the output layer (peft,
+  /// tuners_utils.py, _maybe_include_all_linear_layers); a name that is none of them is a fault.
+  std::vector<std::string> targets(const spec::Setting<std::vector<std::string>>& asked) {
+    if (asked.value == std::vector<std::string>{"all-linear"}) return linear_names();
+    const auto linears = lowering_.linears(out_.job.head);
+    for (const std::string& target : asked.value) {
+      const bool found = std::any_of(linears.begin(), linears.end(), [&](const auto& linear) {
+        return program::names_end_of(target, linear.path);
+      });
+      if (!found) {
+        std::vector<std::string> notes = suggest(target, linear_names());
+        notes.push_back("all-linear stands for all of them");
+        faults_.error(
+            asked.where,
+            "'lora-targets' of the job: no linear module is called " + shardfit::quoted(target),
+            std::move(notes));
+      }
+    }
+    return asked.value;
   }
 
   void lora(const spec::Lora& asked) {
@@ -186,14 +308,14 @@ class Mapping {
     lora.rank = asked.rank.value;
     lora.dropout = asked.dropout.value;
     if (asked.targets) {
-      lora.targets = asked.targets->value;
+      lora.targets = targets(*asked.targets);
     } else {
       lora.targets = default_adapter_targets(model_.model_type);
       if (lora.targets.empty()) {
         faults_.error(
             spec_.task.where,
             "PEFT has no default targets for model type " + shardfit::quoted(model_.model_type),
-            {"give --lora-targets"});
+            {"give --lora-targets, some of: " + join(linear_names()), "or all-linear"});
       }
       assume("lora-targets", join(lora.targets, ","), "not given; PEFT's for this model type");
     }
@@ -208,6 +330,7 @@ class Mapping {
 
   const OptionSpec& option_;
   const JobSpec& spec_;
+  const program::Lowering& lowering_;
   const spec::ModelSpec& model_;
   RankJob& out_;
   Diagnostics& faults_;
@@ -234,7 +357,8 @@ bool set_optimizer(spec::Optimizer optimizer, TrainingJob& job) {
       job.optimizer = "sgd-momentum";
       return true;
     case Optimizer::adafactor:
-      job.optimizer = "adafactor";
+      // transformers brings its own (Trainer, optim="adafactor")
+      job.optimizer = job.framework == "hf-trainer" ? "adafactor-transformers" : "adafactor";
       return true;
     case Optimizer::adagrad:
       job.optimizer = "adagrad";
@@ -256,13 +380,14 @@ void set_precision(spec::Precision precision, TrainingJob& job) {
 }
 
 std::optional<RankJob> rank_job(const OptionSpec& option, std::int64_t ranks,
-                                const spec::ModelSpec& model, Diagnostics& faults) {
+                                const program::Lowering& lowering, Diagnostics& faults) {
   RankJob out;
   out.assumptions = option.job.assumptions;
   const std::size_t before = faults.size();
-  Mapping mapping(option, model, out, faults);
+  Mapping mapping(option, lowering, out, faults);
   mapping.framework();
   mapping.device();
+  mapping.model();
   mapping.numbers(ranks);
   mapping.task();
   mapping.optimizer();

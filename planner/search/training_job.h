@@ -25,7 +25,7 @@ struct RankJob {
 /// The job of one rank where `ranks` see other samples; its framework must have a profile. Words
 /// that no program is modelled for yet are faults at their place; then nothing is given.
 std::optional<RankJob> rank_job(const spec::OptionSpec& option, std::int64_t ranks,
-                                const spec::ModelSpec& model, Diagnostics& faults);
+                                const program::Lowering& lowering, Diagnostics& faults);
 
 /// The optimizer and its implementation as the lowering names them; false where it has none.
 bool set_optimizer(spec::Optimizer optimizer, program::TrainingJob& job);

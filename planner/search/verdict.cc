@@ -10,11 +10,32 @@ namespace {
 
 std::string size(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
 
-/// The highest allocated bytes of every phase, loading included.
-std::int64_t highest(const run::RunResult& result) {
-  std::int64_t most = result.allocated_peak;
-  for (const run::PhaseReading& phase : result.phases) most = std::max(most, phase.allocated);
-  return most;
+/// Peaks of the whole program: what a plan speaks of begins with loading.
+void include_loading(run::RunResult& result) {
+  result.allocated_peak = std::max(result.allocated_peak, result.loading.allocated);
+  result.reserved_peak = std::max(result.reserved_peak, result.loading.reserved);
+  for (const run::PhaseReading& phase : result.phases) {
+    result.allocated_peak = std::max(result.allocated_peak, phase.allocated);
+  }
+}
+
+/// A run under `limits`, given the one without: the same where the card holds all that one
+/// reserved.
+run::RunResult run_within(const Program& program, const run::RunLimits& limits,
+                          const run::RunResult& unlimited) {
+  const run::AllocatorSettings& settings = limits.settings;
+  const bool shares = settings.garbage_collection_threshold != 0 ||
+                      settings.per_process_memory_fraction != 1.0 ||
+                      settings.throw_on_cudamalloc_oom;
+  if (!shares && unlimited.retries == 0 &&
+      limits.total - limits.context >= unlimited.reserved_peak) {
+    return unlimited;
+  }
+  return run_program(program, limits);
+}
+
+std::string retries_text(std::int64_t retries) {
+  return std::to_string(retries) + (retries == 1 ? " retry" : " retries") + " in three steps";
 }
 
 std::string why_it_fails(const Program& program, const Judgement& judgement) {
@@ -26,6 +47,7 @@ std::string why_it_fails(const Program& program, const Judgement& judgement) {
   text += ", " + std::string(storage.kind);
   if (!layer.empty()) text += " in " + layer;
   text += " (" + std::string(category_name(storage.category)) + "): " + failure.error.text();
+  if (judgement.needed == 0) return text;  // not asked for
   return text + " Short by " + size(-judgement.headroom()) + ".";
 }
 
@@ -36,24 +58,49 @@ const char* verdict_text(Verdict verdict) {
   return texts[static_cast<int>(verdict)];
 }
 
+bool countable(const Program& program) {
+  return std::none_of(program.storages.begin(), program.storages.end(), [](const StorageInfo& s) {
+    return s.bytes > run::CachingAllocator::largest_total;
+  });
+}
+
 Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy) {
+                const Accuracy& accuracy, Find find, const Program* in_short) {
   Judgement out;
   run::RunLimits limits;
   limits.settings = settings;
-  out.unlimited = run_program(program, limits);
-  const std::int64_t peak = highest(out.unlimited);
+  out.budget = card.usable - card.outside();
+  if (countable(program)) {
+    out.unlimited = run_program(program, limits);
+  } else {
+    out.unlimited.failure.emplace();
+    const auto first = std::find_if(
+        program.storages.begin(), program.storages.end(),
+        [](const StorageInfo& s) { return s.bytes > run::CachingAllocator::largest_total; });
+    out.unlimited.failure->step = first->category == Category::parameter ? 0 : 1;
+  }
+  if (out.unlimited.failure) {
+    out.beyond_count = true;
+    out.verdict = Verdict::does_not_fit;
+    out.needed = run::CachingAllocator::largest_total;
+    out.reason = "it needs more than " + size(out.needed);
+    return out;
+  }
+  include_loading(out.unlimited);
+  const std::int64_t peak = out.unlimited.allocated_peak;
   const auto share = [&](double part) {
     return static_cast<std::int64_t>(std::ceil(part * static_cast<double>(peak)));
   };
   out.low = peak + share(accuracy.low);
   out.high = peak + share(accuracy.high);
-  out.budget = card.usable - card.outside();
-  out.needed = run::least_capacity(program, limits, false);
+  if (find == Find::all) {
+    out.needed = in_short ? run::least_capacity(*in_short, limits, false)
+                          : run::least_capacity(program, limits, false, out.unlimited);
+  }
 
   limits.total = card.usable;
   limits.context = std::min(card.outside(), card.usable);
-  out.limited = run_program(program, limits);
+  out.limited = run_within(program, limits, out.unlimited);
   if (out.limited.failure) {
     out.verdict = Verdict::does_not_fit;
     out.reason = why_it_fails(program, out);
@@ -61,13 +108,14 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
   }
   if (out.limited.retries > 0) {
     out.verdict = Verdict::tight;
-    out.reason = "it runs only because cached blocks are given back (" +
-                 std::to_string(out.limited.retries) + " retries in three steps)";
+    out.reason =
+        "it runs only because cached blocks are given back (" + retries_text(out.limited.retries) +
+        "): free memory lies in pieces, which are too small for the next request until then";
     return out;
   }
   limits.context = card.most_outside() + (out.high - peak);
   const bool room = limits.context < card.usable;
-  const run::RunResult upper = room ? run_program(program, limits) : run::RunResult{};
+  const run::RunResult upper = room ? run_within(program, limits, out.unlimited) : run::RunResult{};
   if (!room || upper.failure || upper.retries > 0) {
     out.verdict = Verdict::tight;
     out.reason = std::string("it runs as predicted, but at the upper end of the interval it ") +

@@ -33,7 +33,9 @@ struct Judgement {
   Verdict verdict = Verdict::fits;
   std::string reason;  // one sentence
 
-  run::RunResult unlimited;        // with no limit on the card
+  /// More than the allocator can count on any card: the numbers below are of a part of the run.
+  bool beyond_count = false;
+  run::RunResult unlimited;        // with no limit on the card; its peaks include loading
   run::RunResult limited;          // on this card; `failure` where it does not fit
   std::int64_t low = 0, high = 0;  // interval of the highest allocated bytes
   std::int64_t needed = 0;         // least bytes to reserve in which it runs
@@ -41,9 +43,18 @@ struct Judgement {
   std::int64_t headroom() const { return budget - needed; }
 };
 
-/// Replays `program` three times: without limit; on the card; on the card with the context and the
-/// peak at the upper ends of their intervals.
+/// No storage is larger than an allocator can count; else a run says nothing.
+bool countable(const Program& program);
+
+enum class Find {
+  all,
+  verdict,  // without `needed`, which takes most of the time
+};
+
+/// Replays `program` without limit; on the card; on the card with the context and the peak at the
+/// upper ends of their intervals. `in_short`, where given, is the program with equal passes left
+/// out, in which the least capacity is searched.
 Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy);
+                const Accuracy& accuracy, Find find = Find::all, const Program* in_short = nullptr);
 
 }  // namespace shardfit::search

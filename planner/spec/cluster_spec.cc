@@ -197,6 +197,7 @@ void DeviceCatalog::add_profile(const std::string& path, Diagnostics& faults) {
   DeviceSpec spec = read_device(read_file(path, faults), faults);
   inherit_speed(spec, faults);
   std::string name = spec.name;
+  if (name.empty()) return;  // its fault is said
   files_.erase(name);
   loaded_.insert_or_assign(std::move(name), std::move(spec));
 }

@@ -166,6 +166,9 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   }
   read_dimensions(map.find("dimensions"), family, faults);
   family.checks = read_constants(map.find("checks"), faults);
+  if (const Node* longest = map.find("longest_sequence")) {
+    family.longest_sequence = parse_expression(*longest, faults);
+  }
   if (const Node* heads = map.require_map("heads")) {
     for (const Node& child : heads->children) family.heads.emplace_back(child.key, child.text);
   }

@@ -75,6 +75,7 @@ struct FamilySpec {
   std::vector<DimensionSpec> dimensions;
   std::vector<std::string> dropouts;     // dimensions that are dropout rates
   std::vector<ConstantSpec> checks;      // name: message; value must be true
+  std::optional<Expr> longest_sequence;  // where positions are learned: tokens that have one
   std::vector<std::pair<std::string, std::string>> heads;  // head -> class
   std::vector<ClassSpec> classes;        // of the family, then of the library
   std::vector<TieSpec> ties;

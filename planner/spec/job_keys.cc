@@ -1,5 +1,9 @@
 // The words of a job: one table for the command line, plan.yaml and help.
 
+#include <algorithm>
+#include <filesystem>
+
+#include "spec/data_directory.h"
 #include "spec/job_spec.h"
 
 namespace shardfit::spec {
@@ -8,6 +12,27 @@ namespace {
 using Words = std::vector<std::string>;
 
 std::string listed(std::span<const std::string> words) { return join(words); }
+
+/// The words that work, then those that do not yet.
+std::string listed(std::span<const std::string> words, const Words& later) {
+  Words now, not_yet;
+  for (const std::string& word : words) {
+    const bool waits = std::find(later.begin(), later.end(), word) != later.end();
+    (waits ? not_yet : now).push_back(word);
+  }
+  return join(now) + (not_yet.empty() ? "" : " (not yet: " + join(not_yet) + ")");
+}
+
+/// Frameworks without a profile in model_specs/frameworks.
+Words frameworks_to_come() {
+  std::error_code error;
+  Words later;
+  for (const std::string& name : framework_names()) {
+    const std::string file = data_directory() + "/frameworks/" + name + ".yaml";
+    if (!std::filesystem::exists(file, error)) later.push_back(name);
+  }
+  return later;
+}
 
 }  // namespace
 
@@ -57,16 +82,18 @@ std::span<const JobKey> job_keys() {
   static const std::vector<JobKey> keys{
       {"model", "MODEL", "Model and task",
        "a config.json, a file of model_specs or its name, a graph YAML of your own"},
-      {"task", "TASK", "Model and task", listed(task_names()) + "; default full"},
+      {"task", "TASK", "Model and task",
+       listed(task_names(), {"qlora", "inference"}) + "; default full"},
       {"framework", "NAME", "Model and task",
-       "which program keeps what alive: " + listed(framework_names()) + "; default hf-trainer"},
+       "which program keeps what alive: " + listed(framework_names(), frameworks_to_come()) +
+           "; default hf-trainer"},
       {"framework-version", "VERSION", "Model and task",
        "default the newest modelled, which the report names"},
       {"precision", "NAME", "Model and task",
        listed(precision_names()) +
            "; default bf16-mixed: fp32 parameters, bf16 compute. bf16: everything stored in bf16"},
       {"optimizer", "NAME", "Model and task",
-       listed(optimizer_names()) + "; default the framework's"},
+       listed(optimizer_names(), {"adamw8bit", "paged-adamw8bit"}) + "; default the framework's"},
       {"micro-batch", "N", "Batch",
        "samples a pass; any two of these three imply the third, what is not implied is 1"},
       {"accumulation", "N", "Batch", "passes a step"},
@@ -76,7 +103,9 @@ std::span<const JobKey> job_keys() {
       {"recompute", "KIND", "Memory and kernels",
        "none, full, selective:POLICY (activation checkpointing); default none"},
       {"attention", "KERNEL", "Memory and kernels",
-       listed(attention_names()) + "; default auto: what the framework's release dispatches"},
+       listed(attention_names(), {"cudnn", "math", "flash2", "flash3"}) +
+           "; default auto: what the framework's release dispatches, which flash or efficient must "
+           "be on the card"},
       {"allocator", "SETTINGS", "Memory and kernels",
        "PyTorch's settings string, e.g. expandable_segments:True"},
       {"lora-rank", "N", "LoRA", "default 8, as PEFT's LoraConfig"},

@@ -1,6 +1,7 @@
 #include "spec/model_spec.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "spec/data_directory.h"
@@ -13,6 +14,7 @@ namespace fs = std::filesystem;
 struct FamilyEntry {
   std::string file, name;
   std::vector<std::string> types;
+  std::vector<std::string> dimensions, required;  // keys it reads; those without a default
 };
 
 /// Only the heads of the family files: name and types.
@@ -26,6 +28,12 @@ std::vector<FamilyEntry> family_entries() {
     if (const Node* name = root.child("family")) entry.name = name->text;
     if (const Node* types = root.child("model_types")) {
       for (const Node& type : types->children) entry.types.push_back(type.text);
+    }
+    if (const Node* dimensions = root.child("dimensions")) {
+      for (const Node& dimension : dimensions->children) {
+        entry.dimensions.push_back(dimension.key);
+        if (dimension.kind == Kind::null) entry.required.push_back(dimension.key);
+      }
     }
     if (!entry.name.empty()) entries.push_back(std::move(entry));
   }
@@ -57,6 +65,40 @@ const Node& language_part(const Node& root, const std::vector<FamilyEntry>& fami
   return root;
 }
 
+/// "LlamaForCausalLM" as "Llama": some files give the class in place of the type.
+std::string without_class(const std::string& type) {
+  for (const char* end : {"ForCausalLM", "LMHeadModel", "ForSequenceClassification", "Model"}) {
+    if (type.size() > std::strlen(end) && type.ends_with(end)) {
+      return type.substr(0, type.size() - std::strlen(end));
+    }
+  }
+  return type;
+}
+
+/// The family whose dimensions the file's keys fit best, and what it would need besides.
+std::string nearest_by_keys(const Node& root, const std::vector<FamilyEntry>& families) {
+  const FamilyEntry* best = nullptr;
+  std::size_t best_fit = 2;  // fewer keys in common say nothing
+  for (const FamilyEntry& family : families) {
+    std::size_t common = 0;  // what a family cannot do without counts twice
+    for (const std::string& name : family.dimensions) {
+      common += name != "max_position_embeddings" && root.child(name) != nullptr;
+    }
+    for (const std::string& name : family.required) common += root.child(name) != nullptr;
+    if (common <= best_fit) continue;
+    best = &family;
+    best_fit = common;
+  }
+  if (!best) return "";
+  std::vector<std::string> missing;
+  for (const std::string& name : best->required) {
+    if (!root.child(name)) missing.push_back(name);
+  }
+  return "by its keys it is nearest to family '" + best->name + "', which " +
+         (missing.empty() ? "reads all it needs here, but not what this type does otherwise"
+                          : "needs besides: " + join(missing));
+}
+
 [[noreturn]] void unknown_type(const Node& root, const std::string& type,
                                const std::vector<FamilyEntry>& families) {
   std::vector<std::string> types;
@@ -64,17 +106,27 @@ const Node& language_part(const Node& root, const std::vector<FamilyEntry>& fami
   std::sort(types.begin(), types.end());
   const Node* at = root.child("model_type");
   std::vector<std::string> notes = {"expected one of: " + join(types)};
-  const std::string near = closest(type, types);
+  const std::string near = closest(without_class(type), types);
+  bool named = false;
   for (const FamilyEntry& f : families) {
     if (!near.empty() && std::find(f.types.begin(), f.types.end(), near) != f.types.end()) {
+      notes.push_back("did you mean '" + near + "'?");
       notes.push_back("the nearest family is '" + f.name + "' (" + near +
                       "); a family is one YAML file: docs/model_language.md");
+      named = true;
     }
   }
-  throw InputError(at ? at->where : root.where,
-                   type.empty() ? "no 'model_type' in this config"
-                                : "no family for model_type " + shardfit::quoted(type),
-                   notes);
+  const std::string by_keys = named ? "" : nearest_by_keys(root, families);
+  if (!by_keys.empty()) {
+    notes.push_back(by_keys + "; a family is one YAML file: docs/model_language.md");
+  }
+  std::string message = "no 'model_type' in this config";
+  if (at && at->kind != Kind::string) {
+    message = "'model_type' must be text, found " + describe(*at);
+  } else if (!type.empty()) {
+    message = "no family for model_type " + shardfit::quoted(type);
+  }
+  throw InputError(at ? at->where : root.where, message, notes);
 }
 
 }  // namespace
@@ -89,6 +141,14 @@ std::vector<std::string> data_files(const std::string& folder) {
   return files;
 }
 
+namespace {
+std::vector<std::string> shipped_models() {
+  std::vector<std::string> names;
+  for (const std::string& file : data_files("models")) names.push_back(fs::path(file).stem());
+  return names;
+}
+}  // namespace
+
 ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
   std::string path = path_or_name;
   std::error_code error;
@@ -97,11 +157,15 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
     if (fs::exists(in_data, error)) {
       path = in_data;
     } else if (path_or_name.find('/') == std::string::npos) {
-      std::vector<std::string> names;
-      for (const std::string& file : data_files("models")) names.push_back(fs::path(file).stem());
       if (!asked_at.known()) asked_at = whole_file(path_or_name);
       throw InputError(asked_at, "no file and no model named " + shardfit::quoted(path_or_name),
-                       suggest(path_or_name, names));
+                       suggest(path_or_name, shipped_models()));
+    } else if (asked_at.known()) {
+      const std::string near =
+          closest(fs::path(path_or_name).filename().string(), shipped_models());
+      std::vector<std::string> notes;
+      if (!near.empty()) notes.push_back("did you mean the model '" + near + "' that is shipped?");
+      throw InputError(asked_at, "no file named " + shardfit::quoted(path_or_name), notes);
     }
   }
   Diagnostics faults;
@@ -114,6 +178,14 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
   ModelSpec model;
   model.where = root.where;
   model.model_type = text_at(root, "model_type");
+  if (const Node* classes = root.child("architectures"); classes && classes->kind == Kind::list) {
+    for (const Node& name : classes->children) model.architectures.push_back(name.text);
+  }
+  if (const Node* quantized = root.child("quantization_config");
+      quantized && quantized->kind == Kind::map) {
+    const std::string method = text_at(*quantized, "quant_method");
+    model.quantization = method.empty() ? "of no named method" : method;
+  }
   model.numbers = language_part(root, families, model.model_type);
   model.name = text_at(root, "_name");
   if (model.name.empty()) model.name = text_at(root, "name");

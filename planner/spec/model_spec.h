@@ -17,6 +17,8 @@ struct ModelSpec {
   std::string source;
   std::string model_type;
   std::string family_file;
+  std::vector<std::string> architectures;  // classes of transformers that the file names
+  std::string quantization;                // method of its quantization_config; "" where none
   Node numbers;                                    // a map: what the file gives, by key
   std::optional<std::int64_t> expected_parameters;  // stated by the file
   Location where;

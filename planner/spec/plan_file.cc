@@ -2,7 +2,10 @@
 // over those before it.
 
 #include <algorithm>
+#include <filesystem>
+#include <map>
 
+#include "spec/data_directory.h"
 #include "spec/job_spec.h"
 #include "spec/reader.h"
 
@@ -39,8 +42,8 @@ Node with_dashes(Node map, Diagnostics& faults) {
     std::replace(child.key.begin(), child.key.end(), '_', '-');
     for (std::size_t j = 0; written != child.key && j < map.children.size(); ++j) {
       if (j != i && map.children[j].key == child.key) {
-        faults.error(child.key_where, "duplicate key " + quoted(written),
-                     {"it is another spelling of " + quoted(child.key)});
+        faults.error(child.key_where, "duplicate key " + shardfit::quoted(written),
+                     {"it is another spelling of " + shardfit::quoted(child.key)});
       }
     }
   }
@@ -86,7 +89,8 @@ struct Layer {
   Node job;
   Node plan;
   std::vector<Node> options;
-  bool has_options = false;
+  bool has_options = false;     // 'options' of the right kind
+  bool faulty_options = false;  // of a wrong one, which is already said
 };
 
 Layer read_layer(const std::string& path, Diagnostics& faults) {
@@ -94,7 +98,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   bound(file, "the plan", most_keys, faults);
   const Node root = with_dashes(file, faults);
   if (!as_map(root, "the plan", faults)) faults.throw_if_any();  // nothing more can be found
-  Layer layer{empty_map(root.where), empty_map(root.where), {}, false};
+  Layer layer{empty_map(root.where), empty_map(root.where), {}, false, false};
   if (root.child("model-type") || root.child("architectures")) {
     Node model = word(path, root.where);  // a model's config.json in place of a plan
     model.key = "model";
@@ -109,7 +113,8 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
     layer.job.where = root.where;
     for (const Node& child : layer.job.children) {
       if (!is_plan_key(child.key) && child.key != "model") continue;
-      faults.error(child.key_where, quoted(child.key) + " stands beside 'job', not in it");
+      faults.error(child.key_where,
+                   shardfit::quoted(child.key) + " stands beside 'job', not in it");
     }
     std::erase_if(layer.job.children,
                   [](const Node& child) { return is_plan_key(child.key) || child.key == "model"; });
@@ -118,6 +123,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   for (const char* key : {"prices", "hypothesis", "device-profile"}) {
     if (const Node* node = map.find(key)) layer.plan.children.push_back(*node);
   }
+  layer.faulty_options = map.find("options") && map.find("options")->kind != Kind::list;
   if (const Node* options = map.list("options")) {
     layer.has_options = true;
     bound(*options, "'options' of the plan", most_options, faults);
@@ -134,7 +140,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
 
 /// The command line's keys of the plan and of the job.
 Layer split(const Node& command_line) {
-  Layer layer{empty_map(command_line.where), empty_map(command_line.where), {}, false};
+  Layer layer{empty_map(command_line.where), empty_map(command_line.where), {}, false, false};
   for (const Node& child : command_line.children) {
     if (child.key == "on") {
       layer.has_options = true;
@@ -217,18 +223,41 @@ void drop_repeats(std::vector<Override>& overrides) {
   overrides = std::move(kept);
 }
 
+/// Two options called "h200" become "h200 #1" and "h200 #2".
+void number_equal_names(std::vector<OptionSpec>& options) {
+  std::map<std::string, int> count;
+  for (const OptionSpec& option : options) ++count[option.name];
+  std::map<std::string, int> next;
+  for (OptionSpec& option : options) {
+    const std::string name = option.name;
+    if (count[name] > 1) option.name += " #" + std::to_string(++next[name]);
+  }
+}
+
+/// A word in place of a plan file that is a model's name.
+void check_is_file(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  if (fs::exists(path, error) || path.find('/') != std::string::npos) return;
+  if (!fs::exists(data_directory() + "/models/" + path + ".yaml", error)) return;
+  throw InputError(whole_file(path), "no such file",
+                   {"there is a model of this name: give --model " + path});
+}
+
 }  // namespace
 
 PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_line,
                    DeviceCatalog& devices, Diagnostics& faults) {
   PlanSpec plan;
-  Layer all{empty_map(command_line.where), empty_map(command_line.where), {}, false};
+  Layer all{empty_map(command_line.where), empty_map(command_line.where), {}, false, false};
   for (const std::string& path : files) {
+    check_is_file(path);
     const Layer layer = read_layer(path, faults);
     if (&path == &files.front()) all.job.where = layer.job.where;
     lay_over(all.job, layer.job, &plan.overrides);
     lay_over(all.plan, layer.plan, &plan.overrides);
     if (layer.has_options) all.options = layer.options;
+    all.faulty_options = all.faulty_options || layer.faulty_options;
   }
   const Layer last = split(command_line);
   lay_over(all.plan, last.plan, &plan.overrides);
@@ -246,8 +275,10 @@ PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_li
   }
   if (prices) plan.prices = read_prices(resolve_beside(*prices), devices, faults);
   if (all.options.empty()) {
-    faults.error(all.job.where, "no device is given",
-                 {"give --on [COUNTx]DEVICE, or 'options' in a plan file"});
+    if (!all.faulty_options) {
+      faults.error(all.job.where, "no device is given",
+                   {"give --on [COUNTx]DEVICE, or 'options' in a plan file"});
+    }
     Node keys = all.job;
     lay_over(keys, last.job, nullptr);
     read_job(keys, faults);  // its faults are worth saying all the same
@@ -257,6 +288,7 @@ PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_li
     if (spec) plan.options.push_back(*std::move(spec));
   }
   drop_repeats(plan.overrides);
+  number_equal_names(plan.options);
   return plan;
 }
 

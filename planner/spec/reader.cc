@@ -56,6 +56,22 @@ std::vector<std::string> whole_number_hint(std::string text) {
   return {"write " + std::to_string(static_cast<std::int64_t>(*value))};
 }
 
+/// A key as the file spells it: the typed view may have been given another spelling of it.
+std::string written_key(const Node& node, std::string_view key) {
+  const Location& where = node.key_where;
+  if (!where.known() || where.offset + where.length > where.source->text.size()) {
+    return std::string(key);
+  }
+  std::string_view text = std::string_view(where.source->text).substr(where.offset, where.length);
+  while (!text.empty() && (text.front() == '"' || text.front() == '\'' || text.front() == '-')) {
+    text.remove_prefix(1);
+  }
+  while (!text.empty() && (text.back() == '"' || text.back() == '\'')) text.remove_suffix(1);
+  const auto same = [](char a, char b) { return a == b || (a == '_' && b == '-'); };
+  if (!std::equal(text.begin(), text.end(), key.begin(), key.end(), same)) return std::string(key);
+  return std::string(text);
+}
+
 template <class T>
 std::optional<T> as_quantity(const Node& node, std::string_view what,
                              Parsed<T> (*parse)(std::string_view), const char* example,
@@ -181,7 +197,10 @@ MapView::MapView(const Node& node, std::string what, Diagnostics& faults, Unknow
   as_map(node, what_, faults);
 }
 
-std::string MapView::name_of(std::string_view key) const { return quoted(key) + " of " + what_; }
+std::string MapView::name_of(std::string_view key) const {
+  const Node* node = node_->child(key);
+  return quoted(node ? written_key(*node, key) : std::string(key)) + " of " + what_;
+}
 
 const Node* MapView::find(std::string_view key) {
   if (std::find(known_.begin(), known_.end(), key) == known_.end()) known_.emplace_back(key);
@@ -332,7 +351,8 @@ void MapView::finish() {
     if (std::binary_search(sorted.begin(), sorted.end(), child.key)) continue;
     // Faults past those shown are only counted; they need no search for a suggestion.
     const bool shown = ++unknown <= Diagnostics::most_shown;
-    faults_->error(child.key_where, "unknown key " + quoted(child.key) + " in " + what_,
+    faults_->error(child.key_where,
+                   "unknown key " + quoted(written_key(child, child.key)) + " in " + what_,
                    shown ? suggest(child.key, sorted) : std::vector<std::string>());
   }
 }

@@ -1,4 +1,7 @@
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -18,6 +21,21 @@ namespace {
   throw InputError(whole_file(path), std::move(why), std::move(notes));
 }
 
+/// A pipe that somebody writes to, as a shell's <(command) is; one without a writer would block for
+/// ever.
+std::FILE* open_pipe(const std::string& path) {
+  constexpr int patience = 10'000;  // milliseconds to the first byte
+  const int descriptor = open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor < 0) return nullptr;
+  pollfd waiting{descriptor, POLLIN, 0};
+  if (poll(&waiting, 1, patience) == 0 || !(waiting.revents & POLLIN)) {
+    close(descriptor);
+    refuse(path, "is a pipe that nobody writes to");
+  }
+  fcntl(descriptor, F_SETFL, 0);  // from here on wait for the writer's end
+  return fdopen(descriptor, "rb");
+}
+
 /// Reads up to `most` bytes and one more, so that pipes and endless devices are bounded as well.
 std::string slurp(const std::string& path, std::size_t most) {
   struct stat info {};
@@ -25,15 +43,20 @@ std::string slurp(const std::string& path, std::size_t most) {
     refuse(path, errno == ENOENT ? "no such file"
                                  : std::string("cannot be read: ") + std::strerror(errno));
   }
-  if (S_ISDIR(info.st_mode)) refuse(path, "is a directory, not a file");
+  if (S_ISDIR(info.st_mode)) {
+    const std::string config = path + "/config.json";
+    const bool model = stat(config.c_str(), &info) == 0;
+    refuse(path, "is a directory, not a file",
+           {model ? "it holds a config.json: give " + config : "expected a file in YAML or JSON"});
+  }
   const std::string too_large = "is larger than " +
                                 format_bytes(Bytes(static_cast<std::int64_t>(most))) +
                                 ", the most that is read";
   if (S_ISREG(info.st_mode) && static_cast<std::uintmax_t>(info.st_size) > most) {
     refuse(path, too_large);
   }
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"),
-                                                             std::fclose);
+  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
+      S_ISFIFO(info.st_mode) ? open_pipe(path) : std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
   std::string text;
   constexpr std::size_t piece = 1 << 16;
@@ -82,7 +105,7 @@ bool ends_with(std::string_view text, std::string_view end) {
 
 SourcePtr read_source(const std::string& path, Bytes most) {
   std::string text = slurp(path, static_cast<std::size_t>(most.count()));
-  if (text.empty()) refuse(path, "is empty");
+  if (text.empty()) refuse(path, "is empty", {"expected text, such as YAML or JSON"});
   if (text.find('\0') != std::string::npos) {
     refuse(path, "is a binary file, not text", {"expected YAML or JSON in UTF-8"});
   }
@@ -99,7 +122,25 @@ SourcePtr read_source(const std::string& path, Bytes most) {
   return std::make_shared<const Source>(Source{path, std::move(text)});
 }
 
+namespace {
+
+/// Other formats that YAML's or JSON's own complaints would not help with.
+void refuse_other_formats(const Source& source) {
+  const char* format = nullptr;
+  if (ends_with(source.name, ".toml")) format = "TOML";
+  if (ends_with(source.name, ".ini")) format = "INI";
+  if (source.text.starts_with("#!") || ends_with(source.name, ".sh") ||
+      ends_with(source.name, ".py")) {
+    format = "a script";
+  }
+  if (!format) return;
+  refuse(source.name, std::string("is ") + format + ", not YAML or JSON");
+}
+
+}  // namespace
+
 Node read_text(const SourcePtr& source, Diagnostics& faults) {
+  refuse_other_formats(*source);
   const std::size_t first = source->text.find_first_not_of(" \t\r\n");
   if (first == std::string::npos) throw InputError({source, 0, 0}, "holds no data");
   const bool yaml = ends_with(source->name, ".yaml") || ends_with(source->name, ".yml");

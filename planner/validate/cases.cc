@@ -5,6 +5,7 @@
 
 #include "spec/reader.h"
 #include "validate/case_fields.h"
+#include "validate/case_keys.h"
 #include "validate/deepspeed_cases.h"
 
 namespace shardfit::validate {
@@ -43,8 +44,7 @@ std::string unsupported_trainer(const Node& c) {
   }
   const std::string implementation = text(at(c, "optimizer"), "implementation");
   if (implementation == "paged") return "optimizer states in managed memory";
-  if (text(at(c, "optimizer"), "name") == "adafactor") return "optimizer adafactor of transformers";
-  return "";
+  return unread_key(c);
 }
 
 /// The first thing in a case that has no place in a TrainingJob yet.
@@ -64,7 +64,7 @@ std::string unsupported(const Node& c) {
   if (profile != "plain-pytorch") return "profile " + profile;
   const std::string program = text(c, "program");
   if (program.rfind("plain-loop-", 0) != 0) return "program " + program;
-  return "";
+  return unread_key(c);
 }
 
 void read_precision(const Node& c, program::TrainingJob& job, std::string& skipped) {
@@ -81,6 +81,9 @@ void read_precision(const Node& c, program::TrainingJob& job, std::string& skipp
 void read_optimizer(const Node& c, program::TrainingJob& job, std::string& skipped) {
   const Node& optimizer = at(c, "optimizer");
   job.optimizer = text(optimizer, "name");
+  if (job.optimizer == "adafactor" && job.framework == "hf-trainer") {
+    job.optimizer = "adafactor-transformers";  // its own, not torch.optim's
+  }
   const std::string implementation = text(optimizer, "implementation");
   if (implementation == "fused") job.implementation = Implementation::fused;
   if (implementation == "for-loop") job.implementation = Implementation::for_loop;

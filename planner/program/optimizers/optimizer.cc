@@ -18,6 +18,8 @@ const std::vector<OptimizerRow>& optimizer_table() {
       {"adagrad", "one state a parameter, made at construction", make_adagrad},
       {"rmsprop", "one state a parameter", make_rmsprop},
       {"adafactor", "row and column factors (Shazeer, Stern 2018)", make_adafactor},
+      {"adafactor-transformers", "the same, in fp32 copies a parameter at a time",
+       make_transformers_adafactor},
   };
   return table;
 }
