@@ -107,7 +107,10 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
   for (const spec::DimensionSpec& d : family.dimensions) {
     const Node* given = find_number(model.numbers, d);
     if (given && given->kind != Kind::null) {
-      if (given->kind == Kind::map) continue;
+      if (given->kind == Kind::map) {  // names by number (id2label): how many there are
+        globals.set(d.name, Value::of(static_cast<std::int64_t>(given->children.size())));
+        continue;
+      }
       if (!of_wanted_kind(*given, d, globals, machine, faults)) {
         globals.set(d.name, Value::of(1));
         continue;
