@@ -42,6 +42,9 @@ void add_run(CLI::App& app, Request& request) {
       ->type_name("N");
   run->add_option("--on", o.on, "device of a dry run without one; default h200")
       ->type_name("[COUNTx]DEVICE");
+  run->add_option("--profile", o.profile, "writes a device profile; never from a stand-in")
+      ->type_name("FILE");
+  run->add_option("--name", o.name, "of its device; default the catalogue's")->type_name("NAME");
   run->add_option("--plan", o.plan, "plan.json whose matrix products are timed")->type_name("FILE");
   run->add_option("--programs", o.programs, "of plan --export-program; default: beside PLAN")
       ->type_name("FOLDER");

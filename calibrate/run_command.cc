@@ -1,4 +1,7 @@
+#include <array>
+#include <ctime>
 #include <fstream>
+#include <optional>
 #include <ostream>
 
 #include "base/diagnostic.h"
@@ -6,6 +9,7 @@
 #include "calibrate/cli.h"
 #include "calibrate/commands.h"
 #include "calibrate/plan_file.h"
+#include "calibrate/profile.h"
 #include "calibrate/report.h"
 #include "spec/cluster_spec.h"
 #include "spec/data_directory.h"
@@ -51,6 +55,38 @@ std::pair<DeviceFacts, int> facts_of(const std::string& on) {
   return {facts, static_cast<int>(cluster->count)};
 }
 
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::array<char, 16> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d", std::gmtime(&now));
+  return text.data();
+}
+
+/// The profile of what was measured, over the device's own file where the catalogue has one.
+void write_profile(const Findings& findings, const CommandOptions& options, std::ostream& err) {
+  if (findings.machine.stand_in) {
+    err << "note: " << options.profile << " is not written: nothing was measured on a stand-in\n";
+    return;
+  }
+  const DeviceFacts& facts = findings.machine.devices[static_cast<std::size_t>(findings.device)];
+  const std::string path = catalogue_file(facts);
+  Diagnostics faults;
+  std::optional<spec::Node> base;
+  if (!path.empty()) base = spec::read_file(path, faults);
+  faults.throw_if_any();
+  std::string name = options.name;
+  if (name.empty() && base) name = base->child("name")->text;
+  if (name.empty())
+    refuse("--profile: the catalogue has no device " + facts.name +
+           "; give the profile a name with --name");
+  std::ofstream out(options.profile, std::ios::binary);
+  out << yaml_text(device_profile(findings, base ? &*base : nullptr, name, today()));
+  out.flush();
+  if (!out) throw InputError(whole_file(options.profile), "the file cannot be written");
+  err << "wrote " << options.profile << ": shardfit plan --device-profile " << options.profile
+      << "\n";
+}
+
 }  // namespace
 
 int list_command(const CommandOptions& options, std::ostream& out) {
@@ -87,6 +123,7 @@ int run_command(CommandOptions options, std::ostream& out, std::ostream& err) {
   }
   const Findings findings = run_benchmarks(machine, options.run, err);
   out << (options.json ? findings_json(findings) : findings_text(findings));
+  if (!options.profile.empty()) write_profile(findings, options, err);
   return findings.failed.empty() ? done : off;
 }
 

@@ -123,7 +123,7 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   const spec::DeviceSpec& device = spec.cluster.device;
   const bool exchanges =
       parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
-  const Card card{device.usable->value.count(), context_of(device.compute_capability),
+  const Card card{device.usable->value.count(), context_of(device),
                   exchange_of(exchanges ? spec.cluster.count : 1)};
   program::TrainingJob alone = option.job.job;
   alone.record_computes = true;

@@ -79,6 +79,17 @@ Context exchange_of(std::int64_t ranks) {
   return found;
 }
 
+Context context_of(const spec::DeviceSpec& device) {
+  Context context = context_of(device.compute_capability);
+  if (device.measured && device.measured->context) {
+    context.low = device.measured->context->count();
+    context.high = std::max(context.high, context.low);
+    context.source = "at least the bare context that " + device.measured->source +
+                     " found; at most: " + context.source;
+  }
+  return context;
+}
+
 Accuracy accuracy_of(const std::string& framework, const std::string& task) {
   Diagnostics faults;
   const Node root = spec::read_file(spec::data_directory() + "/accuracy.yaml", faults);

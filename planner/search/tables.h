@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "spec/cluster_spec.h"
+
 namespace shardfit::search {
 
 /// Bytes outside the allocator on one kind of card.
@@ -18,6 +20,9 @@ struct Context {
 
 /// The row for a compute capability ("9.0"); the last row of the file takes every other.
 Context context_of(const std::string& compute_capability);
+/// The same for one device: where calibrate measured a bare context on it, that is the least; the
+/// most stays that of the row, since a training stack loads more kernels than calibrate does.
+Context context_of(const spec::DeviceSpec& device);
 
 /// What NCCL takes of each card for a communicator of `ranks`, with its first exchange; nothing for
 /// one rank.

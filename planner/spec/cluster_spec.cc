@@ -179,6 +179,7 @@ DeviceSpec read_device(const Node& root, Diagnostics& faults) {
   read_memory(map, reader, spec, faults);
   read_rates(map, reader, spec, faults);
   read_surroundings(map, reader, spec, faults);
+  if (const Node* node = map.map("measured")) spec.measured = read_measured(*node, faults);
   if (const Node* speed = map.map("speed")) spec.speed = read_speed(*speed, faults);
   map.finish();
   return spec;

@@ -9,6 +9,7 @@
 
 #include "base/diagnostic.h"
 #include "base/units.h"
+#include "spec/measured_spec.h"
 #include "spec/node.h"
 #include "spec/speed_spec.h"
 
@@ -60,7 +61,8 @@ struct DeviceSpec {
   std::optional<Sourced<double>> achieved_matmul_share_bf16;  // of the peak, large products
   Link link;
   std::optional<SpeedSpec> speed;  // what explains measured operators; absent: built-in shares
-  std::string host_link;           // "PCIe 5"
+  std::optional<MeasuredSpec> measured;  // by calibrate, on one machine
+  std::string host_link;                 // "PCIe 5"
   std::optional<std::int64_t> power_watts;
   std::string least_runtime;  // "CUDA 12.8"
   std::string least_pytorch;  // "2.7 (cu128)"
