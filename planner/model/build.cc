@@ -118,8 +118,13 @@ void Machine::make_tensors(Module& module) {
     Tensor t;
     if (!shape.is_none()) {
       try {
-        t = runtime.empty(sizes_of(shape, "a tensor's shape"),
-                          dtype_named(wanted.dtype, parameter_dtype));
+        const tensor::Shape sizes = sizes_of(shape, "a tensor's shape");
+        const DType dtype = dtype_named(wanted.dtype, parameter_dtype);
+        t = wanted.host ? runtime.host_scalar(dtype) : runtime.empty(sizes, dtype);
+        if (wanted.host) {
+          t->shape = sizes;
+          t->stride = tensor::contiguous_strides(sizes);
+        }
       } catch (const OverflowError&) {
         throw;
       } catch (const std::runtime_error& error) {

@@ -197,6 +197,12 @@ Value masked_fill(Machine&, Value* a) {
   return Value::of(t::masked_fill(first(a), tensor_of(a[1], "a mask")));
 }
 Value tril(Machine&, Value* a) { return Value::of(t::compare_scalar("tril", first(a))); }
+Value masked_fill_in_place(Machine&, Value* a) {
+  return Value::of(t::masked_fill_in_place(first(a), tensor_of(a[1], "the mask")));
+}
+Value bias_gelu(Machine&, Value* a) {
+  return Value::of(t::bias_gelu(first(a), tensor_of(a[1], "the bias")));
+}
 Value logical_and(Machine&, Value* a) {
   return Value::of(t::compare("and", first(a), tensor_of(a[1], "the second tensor")));
 }
@@ -366,6 +372,11 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"bloom_gelu", {"x"}, 1, unary<t::bloom_gelu>},
         {"power_of_two", {"number"}, 1, power_of_two},
         {"tril", {"x"}, 1, tril},
+        {"clamp", {"x"}, 1, unary<t::clamp>},
+        {"masked_fill_in_place", {"x", "mask"}, 2, masked_fill_in_place},
+        {"swiglu", {"x"}, 1, unary<t::swiglu>},
+        {"bias_gelu", {"x", "bias"}, 2, bias_gelu},
+        {"viewless", {"x"}, 1, unary<t::viewless>},
         {"logical_and", {"a", "b"}, 2, logical_and},
         {"gather", {"x", "indices"}, 2, gather},
         {"gather_along", {"x", "dim", "indices"}, 3, gather_along},

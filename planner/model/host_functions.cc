@@ -35,6 +35,18 @@ const std::vector<BuiltinRow>& host_table() {
       {"optimizer_step", {}, 0, hand_over<"optimizer_step">},
       {"zero_grad", {}, 0, hand_over<"zero_grad">},
       {"autocast", {}, 0, hand_over<"autocast">},
+      // Of tensor and pipeline parallel programs.
+      {"lookup_vocabulary", {"weight", "ids"}, 2, hand_over<"lookup_vocabulary">},
+      {"parallel_linear", {"x", "weight", "bias", "column"}, 4, hand_over<"parallel_linear">},
+      {"into_tensor_parallel", {"x"}, 1, hand_over<"into_tensor_parallel">},
+      {"from_tensor_parallel", {"x"}, 1, hand_over<"from_tensor_parallel">},
+      {"reduce_tensor_parallel", {"x"}, 1, hand_over<"reduce_tensor_parallel">},
+      {"split_sequence", {"x"}, 1, hand_over<"split_sequence">},
+      {"vocabulary_loss", {"logits", "labels"}, 2, hand_over<"vocabulary_loss">},
+      {"shared_buffer", {"shape", "dtype"}, 2, hand_over<"shared_buffer">},
+      {"rotary_table", {"frequencies", "length"}, 2, hand_over<"rotary_table">},
+      {"stage_input", {}, 0, hand_over<"stage_input">},
+      {"forward_backward", {}, 0, hand_over<"forward_backward">},
   };
   return table;
 }

@@ -347,6 +347,7 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   Globals globals;
   model::set_dimensions(family_, model_, globals);
   set_job_words(job, family_, globals);
+  if (family_.framework == "megatron") set_megatron_words(job, globals);
   Library library(family_, globals);
   Runtime runtime(job.device);
   runtime.record_computes = job.record_computes;
@@ -358,6 +359,11 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }
   try {
+    if (family_.framework == "megatron") {
+      run_megatron(job, machine, class_of(library, head_class(family_, job.head)),
+                   class_of(library, program_class(job.program)));
+      return std::move(runtime.program);
+    }
     std::shared_ptr<ShardedParameters> shards;
     if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
     const Module* root = machine.build(class_of(library, head_of(job, family_).second), {}, "");
@@ -455,6 +461,7 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
   job.framework = "plain-pytorch";
   job.head = family_.heads.front().first;
   set_job_words(job, family_, globals);
+  if (family_.framework == "megatron") set_megatron_words(job, globals);
   Library library(family_, globals);
   Runtime runtime({});
   runtime.module_id("");

@@ -11,6 +11,7 @@
 
 #include "graph/model_graph.h"
 #include "program/deepspeed.h"
+#include "program/megatron.h"
 #include "program/optimizer.h"
 #include "program/strategy.h"
 #include "spec/model_spec.h"
@@ -87,6 +88,7 @@ struct TrainingJob {
   std::optional<Fsdp1Job> fsdp1;
   std::optional<ZeroRedundancyJob> zero_redundancy;
   std::optional<DeepSpeedJob> deepspeed;
+  std::optional<MegatronJob> megatron;  // of framework megatron; empty: one rank, all defaults
   int steps = 3;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run

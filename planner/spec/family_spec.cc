@@ -42,6 +42,7 @@ std::vector<TensorSpec> read_tensors(const Node* map, Diagnostics& faults) {
         tensor.shape = parse_expression(*shape, faults);
       }
       tensor.dtype = text_of(view.find("dtype"), "dtype", faults);
+      if (const auto host = view.boolean("host")) tensor.host = host->value;
       if (const Node* counted = view.find("counted")) {
         tensor.counted = parse_expression(*counted, faults);
       }
@@ -167,6 +168,7 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   family.where = root.where;
   MapView map(root, "family", faults);
   family.name = text_of(map.require("family"), "family", faults);
+  family.framework = text_of(map.find("framework"), "framework", faults);
   family.summary = text_of(map.find("summary"), "summary", faults);
   family.source = text_of(map.find("source"), "source", faults);
   if (const Node* types = map.list("model_types")) {

@@ -23,7 +23,8 @@ struct DimensionSpec {
 struct TensorSpec {
   std::string name;
   Expr shape;
-  std::string dtype;            // empty: the model's
+  std::string dtype;  // empty: the model's
+  bool host = false;  // made on the host; on the device when the framework moves the model there
   std::optional<Expr> counted;  // of a buffer: published counts of parameters include it where true
   Location where;
 };
@@ -73,6 +74,7 @@ struct FamilySpec {
   std::string summary;
   std::string source;
   std::vector<std::string> model_types;  // of Hugging Face config.json
+  std::string framework;                 // whose own model this is; empty: any program's
   std::vector<DimensionSpec> dimensions;
   std::string built_in;                  // dtype of construction; empty: the job's
   std::vector<std::string> dropouts;     // dimensions that are dropout rates

@@ -12,9 +12,12 @@ namespace {
 namespace fs = std::filesystem;
 
 struct FamilyEntry {
-  std::string file, name;
+  std::string file, name, framework;
   std::vector<std::string> types;
   std::vector<std::string> dimensions, required;  // keys it reads; those without a default
+  bool reads(const std::string& type) const {
+    return std::find(types.begin(), types.end(), type) != types.end();
+  }
 };
 
 /// Only the heads of the family files: name and types.
@@ -26,6 +29,7 @@ std::vector<FamilyEntry> family_entries() {
     FamilyEntry entry;
     entry.file = file;
     if (const Node* name = root.child("family")) entry.name = name->text;
+    if (const Node* framework = root.child("framework")) entry.framework = framework->text;
     if (const Node* types = root.child("model_types")) {
       for (const Node& type : types->children) entry.types.push_back(type.text);
     }
@@ -204,9 +208,10 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
     }
   }
   for (const FamilyEntry& f : families) {
-    if (std::find(f.types.begin(), f.types.end(), model.model_type) != f.types.end()) {
-      model.family_file = f.file;
-    }
+    if (!f.reads(model.model_type)) continue;
+    if (!f.framework.empty()) model.framework_families.emplace_back(f.framework, f.file);
+    // A framework's own family is taken for others only where no other reads this type.
+    if (f.framework.empty() || model.family_file.empty()) model.family_file = f.file;
   }
   if (model.family_file.empty()) unknown_type(root, model.model_type, families);
   return model;
@@ -240,12 +245,18 @@ FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>
     }
     replacing.push_back(*it);
   }
+  std::string family_file = model.family_file;
+  for (const auto& [framework, file] : model.framework_families) {
+    if (std::find(frameworks.begin(), frameworks.end(), framework) != frameworks.end()) {
+      family_file = file;
+    }
+  }
   std::vector<std::string> library;
   for (const std::string& framework : frameworks) {
     library.push_back(data_directory() + "/frameworks/" + framework + ".yaml");
   }
   for (const std::string& file : data_files("library")) library.push_back(file);
-  return read_family(model.family_file, library, replacing);
+  return read_family(family_file, library, replacing);
 }
 
 }  // namespace shardfit::spec

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "spec/data_directory.h"
@@ -19,6 +20,8 @@ struct ModelSpec {
   std::string family_file;
   std::vector<std::string> architectures;  // classes of transformers that the file names
   std::string quantization;                // method of its quantization_config; "" where none
+  /// Families of frameworks that have their own form of this type: framework, file.
+  std::vector<std::pair<std::string, std::string>> framework_families;
   Node numbers;                                    // a map: what the file gives, by key
   std::optional<std::int64_t> expected_parameters;  // stated by the file
   Location where;

@@ -317,6 +317,7 @@ Tensor log(const Tensor& a) {
   const Tensor x = cast_full(a);
   return unary("log", x, float_of(x), Saves::input, log_backward);
 }
+Tensor clamp(const Tensor& a) { return unary("clamp", a, a.dtype(), Saves::nothing, nullptr); }
 Tensor abs(const Tensor& a) { return unary("abs", a, a.dtype(), Saves::input, abs_backward); }
 Tensor minimum(const Tensor& a, const Tensor& b) {
   const Scoped<const char*> label(a.runtime().label.kind, "minimum");

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <memory>
 #include <vector>
@@ -97,5 +98,9 @@ struct Node {
   bool wants(int i) const { return static_cast<bool>(next[static_cast<unsigned>(i)].node); }
   void release_saved();
 };
+
+/// The node of a function written in Python, its edges to `inputs` (empty ones have none); empty where
+/// no gradient is wanted. Made before the function runs, as its sequence number says.
+NodeRef function_node(const char* kind, Backward backward, std::initializer_list<Tensor> inputs);
 
 }  // namespace shardfit::tensor

@@ -68,6 +68,9 @@ Tensor compare_scalar(const char* kind, const Tensor& a);
 /// condition ? a : b; a or b may be empty (a number).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 Tensor masked_fill(const Tensor& a, const Tensor& mask);
+/// a[mask] = number in a's own memory; what is given back carries the new history.
+Tensor masked_fill_in_place(const Tensor& a, const Tensor& mask);
+Tensor clamp(const Tensor& a);
 /// The tensor in another dtype; itself where it has it already.
 Tensor to(const Tensor& a, DType dtype);
 /// A copy in the same dtype, contiguous or with the strides kept.
@@ -219,6 +222,16 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim);
 std::pair<Tensor, Tensor> topk(const Tensor& a, std::int64_t count);
 /// Values in order and where they were (int64); one dimension, no gradient.
 std::pair<Tensor, Tensor> sort(const Tensor& a);
+
+// ---- functions of Python with a backward of their own (python_functions.cc)
+/// silu(a) b of the halves a, b of the last dimension
+/// (NVIDIA/Megatron-LM megatron/core/fusions/fused_bias_swiglu.py, SwiGLUFunction).
+Tensor swiglu(const Tensor& x);
+/// The tanh form of gelu(y + bias), bias of the last dimension (fused_bias_gelu.py, GeLUFunction).
+Tensor bias_gelu(const Tensor& y, const Tensor& bias);
+/// The tensor without its base, itself where it is no view
+/// (megatron/core/utils.py, MakeViewlessTensor).
+Tensor viewless(const Tensor& x);
 
 // ---- index and loss
 Tensor embedding(const Tensor& weight, const Tensor& indices);

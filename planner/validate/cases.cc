@@ -7,6 +7,7 @@
 #include "validate/case_fields.h"
 #include "validate/case_keys.h"
 #include "validate/deepspeed_cases.h"
+#include "validate/megatron_cases.h"
 
 namespace shardfit::validate {
 namespace {
@@ -50,6 +51,7 @@ std::string unsupported_trainer(const Node& c) {
 /// The first thing in a case that has no place in a TrainingJob yet.
 std::string unsupported(const Node& c) {
   if (text(c, "profile") == "deepspeed") return unsupported_deepspeed(c);
+  if (text(c, "profile") == "megatron") return unsupported_megatron(c);
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   const bool known = strategy.empty() || strategy == "none" || strategy == "ddp" ||
@@ -95,6 +97,7 @@ void read_optimizer(const Node& c, program::TrainingJob& job, std::string& skipp
 void read_recompute(const Node& c, program::TrainingJob& job, std::string& skipped) {
   const std::string word = text(c, "recompute");
   job.reentrant = truth(c, "reentrant");
+  if (text(c, "profile") == "megatron") return;  // its own words: read_megatron
   if (word.empty() || word == "none") return;
   if (word == "full") {
     job.recompute = Recompute::full;
@@ -197,6 +200,7 @@ void read_fsdp1(const Node& c, Case& out, Diagnostics& faults) {
 void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
   if (text(c, "profile") == "deepspeed") return read_deepspeed(c, out, faults);
+  if (text(c, "profile") == "megatron") return read_megatron(c, out, faults);
   if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
   if (text(parallel, "strategy") == "fsdp1") read_fsdp1(c, out, faults);
   if (text(parallel, "strategy") != "ddp") return;
