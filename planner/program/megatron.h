@@ -2,6 +2,7 @@
 // A job of Megatron-core (NVIDIA/Megatron-LM core_v0.16.1): its parallel degrees and switches.
 
 #include <cstdint>
+#include <vector>
 
 #include "program/pipeline_schedule.h"
 #include "tensor/dtype.h"
@@ -54,9 +55,14 @@ struct MegatronJob {
 /// Sets what the family's file needs to know of the job.
 void set_megatron_words(const TrainingJob& job, model::Globals& globals);
 
-/// Writes the program of the job's rank into the machine's runtime: the model's chunks of this stage
+/// Degrees that the model or the batch does not take, each with the nearest that it does: keys
+/// `tp`, `pp`, `dp`, `virtual_stages`, `micro_batches`, `rank`.
+std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals);
+
+/// Writes the program of the job's rank into the machine's runtime: the model's chunks of this
+/// stage
 /// (`root`), then `steps` times the framework's `loop`.
-void run_megatron(const TrainingJob& job, model::Machine& machine,
-                  const model::CompiledClass& root, const model::CompiledClass& loop);
+void run_megatron(const TrainingJob& job, model::Machine& machine, const model::CompiledClass& root,
+                  const model::CompiledClass& loop);
 
 }  // namespace shardfit::program

@@ -18,7 +18,8 @@ std::vector<PipelinePass> forward_order(const PipelineShape& shape) {
   std::vector<PipelinePass> order;
   // Groups of as many micro-batches as there are stages go through all chunks in turn.
   const std::int64_t group = shape.chunks > 1 ? shape.stages : shape.micro_batches;
-  for (std::int64_t first = 0; first < shape.micro_batches; first += std::max<std::int64_t>(1, group)) {
+  for (std::int64_t first = 0; first < shape.micro_batches;
+       first += std::max<std::int64_t>(1, group)) {
     const std::int64_t end = std::min(first + group, shape.micro_batches);
     for (std::int64_t chunk = 0; chunk < shape.chunks; ++chunk) {
       for (std::int64_t m = first; m < end; ++m) order.push_back({true, m, chunk});
@@ -60,17 +61,18 @@ std::vector<DegreeFault> check_pipeline(const PipelineShape& shape, std::int64_t
   std::vector<DegreeFault> faults;
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   if (shape.stages > layers) {
-    faults.push_back({"pp", text(shape.stages) + " stages for " + text(layers) + " layers", layers});
+    faults.push_back(
+        {"pp", text(shape.stages) + " stages for " + text(layers) + " layers", layers});
   } else if (layers % shape.stages != 0) {
     faults.push_back({"pp",
                       text(layers) + " layers do not divide into " + text(shape.stages) + " stages",
                       nearest_divisor(layers, shape.stages)});
   } else if (shape.chunks > 1 && (layers / shape.stages) % shape.chunks != 0) {
     const std::int64_t own = layers / shape.stages;
-    faults.push_back({"virtual_stages",
-                      "a stage's " + text(own) + " layers do not divide into " +
-                          text(shape.chunks) + " chunks",
-                      nearest_divisor(own, shape.chunks)});
+    faults.push_back(
+        {"virtual_stages",
+         "a stage's " + text(own) + " layers do not divide into " + text(shape.chunks) + " chunks",
+         nearest_divisor(own, shape.chunks)});
   }
   if (shape.schedule != PipelineSchedule::interleaved) return faults;
   // schedules.py, forward_backward_pipelining_with_interleaving

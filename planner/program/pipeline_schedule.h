@@ -1,6 +1,6 @@
 #pragma once
-// Orders in which a pipeline stage runs its micro-batches: GPipe (Huang et al. 2019), 1F1B (Narayanan
-// et al. 2019) and interleaved 1F1B (Narayanan et al. 2021, section 2.2).
+// Orders in which a pipeline stage runs its micro-batches: GPipe (Huang et al. 2019), 1F1B
+// (Narayanan et al. 2019) and interleaved 1F1B (Narayanan et al. 2021, section 2.2).
 
 #include <cstdint>
 #include <string>
@@ -30,8 +30,8 @@ struct PipelinePass {
 };
 
 /// Forward passes before the first backward pass
-/// (NVIDIA/Megatron-LM megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches; all of
-/// them with GPipe).
+/// (NVIDIA/Megatron-LM megatron/core/pipeline_parallel/schedules.py, get_pp_rank_microbatches; all
+/// of them with GPipe).
 std::int64_t warmup_passes(const PipelineShape& shape);
 
 /// Forward passes in their order, then backward passes run the same order with the chunks reversed
@@ -44,7 +44,8 @@ std::vector<PipelinePass> pipeline_passes(const PipelineShape& shape);
 /// Most passes whose activations are held at once, each of one chunk.
 std::int64_t passes_in_flight(const PipelineShape& shape);
 
-/// Faults of a shape for a model of that many layers: keys `pp`, `virtual_stages` and `micro_batches`.
+/// Faults of a shape for a model of that many layers: keys `pp`, `virtual_stages` and
+/// `micro_batches`.
 std::vector<DegreeFault> check_pipeline(const PipelineShape& shape, std::int64_t layers);
 
 }  // namespace shardfit::program

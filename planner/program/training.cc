@@ -289,6 +289,37 @@ void freeze_all_but(const std::string& path, const std::vector<model::Parameter>
   }
 }
 
+/// Degrees of parallelism that the model does not take.
+void throw_if_any(const std::vector<DegreeFault>& faults, const spec::ModelSpec& model) {
+  Diagnostics list;
+  for (const DegreeFault& fault : faults) {
+    list.error(model.numbers.where, fault.key + ": " + fault.message,
+               {"the nearest that can be: " + std::to_string(fault.nearest)});
+  }
+  list.throw_if_any();
+}
+
+/// A job in Megatron's terms: half precision is the model's own, fp32 is the optimizer's; full
+/// recompute is of every layer. Throws InputError for what Megatron's program has no place for.
+TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
+  const auto refuse = [&](const char* what) {
+    throw InputError(model.where,
+                     std::string(what) + " has no place in the program of Megatron-core");
+  };
+  if (job.lora) refuse("an adapter");
+  if (job.ddp) refuse("torch's DistributedDataParallel");
+  if (job.offload != TrainingJob::Offload::none) refuse("offload of activations");
+  if (job.autocast) job.parameters = *job.autocast;
+  job.autocast.reset();
+  if (!job.megatron) job.megatron = MegatronJob{};
+  if (job.recompute == Recompute::full) {
+    job.megatron->recompute = MegatronJob::Recompute::full;
+  } else if (job.recompute != Recompute::none) {
+    refuse("recompute by operator");
+  }
+  return job;
+}
+
 /// What a framework's program makes before training, if it has a function for that; it lives to the
 /// end.
 Value run_start(const Library& library, const std::string& program, Machine& machine) {
@@ -343,7 +374,15 @@ graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
   return graph;
 }
 
-Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
+std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
+  if (family_.framework != "megatron") return {};
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  return check_megatron(job, globals);
+}
+
+Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {
+  const TrainingJob job = family_.framework == "megatron" ? megatron_form(asked, model_) : asked;
   Globals globals;
   model::set_dimensions(family_, model_, globals);
   set_job_words(job, family_, globals);
@@ -360,6 +399,7 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   }
   try {
     if (family_.framework == "megatron") {
+      throw_if_any(check_megatron(job, globals), model_);
       run_megatron(job, machine, class_of(library, head_class(family_, job.head)),
                    class_of(library, program_class(job.program)));
       return std::move(runtime.program);

@@ -107,6 +107,9 @@ class Lowering {
   /// The program of the job. Throws InputError where the model's program does not work with these
   /// numbers (with the place in the family's file).
   Program lower(const TrainingJob& job) const;
+  /// Degrees of the job that the model does not take, each with the nearest that it does; `lower`
+  /// throws them as faults of the model's file.
+  std::vector<DegreeFault> check(const TrainingJob& job) const;
   /// The model's graph as the first micro-batch of the job runs it, without recompute.
   graph::ModelGraph graph(const TrainingJob& job) const;
 

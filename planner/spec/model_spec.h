@@ -1,5 +1,6 @@
 #pragma once
-// One model: its family and its numbers, from model_specs/models/*.yaml or a Hugging Face config.json.
+// One model: its family and its numbers, from model_specs/models/*.yaml or a Hugging Face
+// config.json.
 
 #include <cstdint>
 #include <optional>
@@ -22,7 +23,7 @@ struct ModelSpec {
   std::string quantization;                // method of its quantization_config; "" where none
   /// Families of frameworks that have their own form of this type: framework, file.
   std::vector<std::pair<std::string, std::string>> framework_families;
-  Node numbers;                                    // a map: what the file gives, by key
+  Node numbers;                                     // a map: what the file gives, by key
   std::optional<std::int64_t> expected_parameters;  // stated by the file
   Location where;
 };

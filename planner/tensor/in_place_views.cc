@@ -1,5 +1,5 @@
-// Writing into a view: the tensor it was taken of gets a new history, and the view is taken of it anew
-// (pytorch torch/csrc/autograd/functions/tensor.cpp, CopySlices; FunctionsManual.cpp,
+// Writing into a view: the tensor it was taken of gets a new history, and the view is taken of it
+// anew (pytorch torch/csrc/autograd/functions/tensor.cpp, CopySlices; FunctionsManual.cpp,
 // as_strided_backward).
 
 #include "tensor/iterator.h"

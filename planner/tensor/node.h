@@ -99,8 +99,8 @@ struct Node {
   void release_saved();
 };
 
-/// The node of a function written in Python, its edges to `inputs` (empty ones have none); empty where
-/// no gradient is wanted. Made before the function runs, as its sequence number says.
+/// The node of a function written in Python, its edges to `inputs` (empty ones have none); empty
+/// where no gradient is wanted. Made before the function runs, as its sequence number says.
 NodeRef function_node(const char* kind, Backward backward, std::initializer_list<Tensor> inputs);
 
 }  // namespace shardfit::tensor

@@ -1,5 +1,5 @@
-// Functions that libraries write in Python with a backward of their own (torch.autograd.Function): a
-// node, operators without a graph inside. Python takes the gradients over and drops them when its
+// Functions that libraries write in Python with a backward of their own (torch.autograd.Function):
+// a node, operators without a graph inside. Python takes the gradients over and drops them when its
 // backward returns (pytorch torch/csrc/autograd/python_function.cpp, PyNode::apply).
 
 #include "tensor/node.h"

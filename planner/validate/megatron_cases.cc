@@ -36,11 +36,16 @@ bool read_recompute(const Node& c, MegatronJob& job, Diagnostics& faults) {
 }
 
 bool known_option(const std::string& key) {
-  static const std::vector<std::string> keys = {
-      "overlap",      "bucket_size",           "bucket_all_chunks",
-      "softmax_fp32", "attention_mask",        "cross_entropy_loss_fusion",
-      "norm",         "bias_activation_fusion", "bias_dropout_fusion",
-      "align_grad_reduce"};
+  static const std::vector<std::string> keys = {"overlap",
+                                                "bucket_size",
+                                                "bucket_all_chunks",
+                                                "softmax_fp32",
+                                                "attention_mask",
+                                                "cross_entropy_loss_fusion",
+                                                "norm",
+                                                "bias_activation_fusion",
+                                                "bias_dropout_fusion",
+                                                "align_grad_reduce"};
   for (const std::string& known : keys) {
     if (known == key) return true;
   }

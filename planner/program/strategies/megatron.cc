@@ -36,6 +36,22 @@ bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
 
+std::int64_t number_of(const model::Globals& globals, const char* name) {
+  const int i = globals.find(name);
+  return i < 0 ? 0 : globals.values[static_cast<std::size_t>(i)].integer;
+}
+
+PipelineShape shape_of(const TrainingJob& job) {
+  const MegatronJob megatron = job_of(job);
+  PipelineShape shape;
+  shape.schedule = megatron.virtual_stages > 1 ? PipelineSchedule::interleaved : megatron.schedule;
+  shape.stages = megatron.pipeline;
+  shape.stage = megatron.stage();
+  shape.micro_batches = job.accumulation;
+  shape.chunks = megatron.virtual_stages;
+  return shape;
+}
+
 /// One chunk of the model with what belongs to it.
 struct Chunk {
   const Module* root = nullptr;
@@ -63,20 +79,15 @@ class MegatronRun : public model::Host, public StageProgram {
   }
 
   void build(const model::CompiledClass& root) {
-    const std::int64_t layers = machine_.globals.values
-                                    [static_cast<std::size_t>(machine_.globals.find("num_layers"))]
-                                        .integer;
-    check(layers);
     const std::int64_t parts = megatron_.pipeline * megatron_.virtual_stages;
+    const std::int64_t layers = number("num_layers") / parts;
     for (std::int64_t c = 0; c < megatron_.virtual_stages; ++c) {
       Chunk chunk;
       chunk.first = c == 0 && megatron_.stage() == 0;
       chunk.last = c == megatron_.virtual_stages - 1 && megatron_.stage() == megatron_.pipeline - 1;
       const std::string path = megatron_.virtual_stages > 1 ? "chunk" + std::to_string(c) : "";
-      chunk.root = machine_.build(root,
-                                  {Value::of_bool(chunk.first), Value::of_bool(chunk.last),
-                                   Value::of(layers / parts)},
-                                  path);
+      chunk.root = machine_.build(
+          root, {Value::of_bool(chunk.first), Value::of_bool(chunk.last), Value::of(layers)}, path);
       move_to_device(*chunk.root);
       list_parameters(chunk);
       chunks_.push_back(std::move(chunk));
@@ -88,11 +99,17 @@ class MegatronRun : public model::Host, public StageProgram {
     std::vector<MegatronOptimizer::Chunk> wrapped;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       Chunk& chunk = chunks_[c];
-      chunk.buffer = std::make_unique<GradientBuffer>(runtime_, megatron_, chunk.parameters,
-                                                      bucket_size(c));
+      chunk.buffer =
+          std::make_unique<GradientBuffer>(runtime_, megatron_, chunk.parameters, bucket_size(c));
       wrapped.push_back({&chunk.parameters, chunk.buffer.get()});
     }
-    runtime_.after_accumulate = [](tensor::TensorBody& body) { body.grad.reset(); };
+    // Added to the buffer at once (distributed_data_parallel.py, _make_backward_post_hook).
+    runtime_.after_accumulate = [this](tensor::TensorBody& body) {
+      const auto count = static_cast<double>(body.shape.count());
+      const auto bytes = element_size(body.dtype) + 2 * element_size(buffer_dtype());
+      runtime_.launched("add", buffer_dtype(), count * static_cast<double>(bytes));
+      body.grad.reset();
+    };
     optimizer_ = std::make_unique<MegatronOptimizer>(runtime_, megatron_, job_.optimizer,
                                                      job_.implementation, job_.parameters, wrapped);
   }
@@ -131,33 +148,27 @@ class MegatronRun : public model::Host, public StageProgram {
     }
     return ranks;
   }
-  PipelineShape shape() const {
-    PipelineShape shape;
-    shape.schedule = megatron_.virtual_stages > 1 ? PipelineSchedule::interleaved
-                                                  : megatron_.schedule;
-    shape.stages = megatron_.pipeline;
-    shape.stage = megatron_.stage();
-    shape.micro_batches = job_.accumulation;
-    shape.chunks = megatron_.virtual_stages;
-    return shape;
-  }
-  std::int64_t number(const char* name) const {
-    const int i = machine_.globals.find(name);
-    return machine_.globals.values[static_cast<std::size_t>(i)].integer;
-  }
+  std::int64_t number(const char* name) const { return number_of(machine_.globals, name); }
 
-  void check(std::int64_t layers) const;
   void move_to_device(const Module& root);
   void list_parameters(Chunk& chunk);
+  DType buffer_dtype() const {
+    return megatron_.gradients == DType::f32 ? DType::f32 : job_.parameters;
+  }
   std::int64_t bucket_size(std::size_t chunk) const {
-    const bool bucketed = megatron_.overlap && megatron_.stage() == 0 &&
-                          (chunk == 0 || megatron_.bucket_all_chunks);
+    const bool bucketed =
+        megatron_.overlap && megatron_.stage() == 0 && (chunk == 0 || megatron_.bucket_all_chunks);
     if (!bucketed) return 0;
     if (megatron_.bucket_size > 0) return megatron_.bucket_size;
     return std::max<std::int64_t>(40'000'000, 1'000'000 * megatron_.data);
   }
   Value rotary_table(const Tensor& frequencies, std::int64_t length);
   void exchange_data(CollectiveKind kind, const Tensor& buffer);
+  /// A kernel over a whole buffer, each element read or written `passes` times.
+  void launched_over(const char* kind, const Tensor& buffer, int passes) {
+    runtime_.launched(kind, buffer.dtype(),
+                      static_cast<double>(passes * runtime_.info(buffer).bytes));
+  }
   void sum_norm_gradients();
 
   const TrainingJob& job_;
@@ -170,28 +181,12 @@ class MegatronRun : public model::Host, public StageProgram {
   Chunk* current_ = nullptr;
   std::unique_ptr<MegatronOptimizer> optimizer_;
   std::map<const tensor::TensorBody*, Tensor> rotary_tables_;
+  std::int32_t parameters_ = 0;
   int step_ = 0;
 };
 
-void MegatronRun::check(std::int64_t layers) const {
-  if (megatron_.rank < 0 || megatron_.rank >= megatron_.ranks()) {
-    throw std::runtime_error("rank " + std::to_string(megatron_.rank) + " of " +
-                             std::to_string(megatron_.ranks()) + " ranks");
-  }
-  SplitNumbers numbers;
-  numbers.heads = number("num_attention_heads");
-  numbers.key_value_heads = number("num_query_groups");
-  numbers.ffn = number("ffn_hidden_size");
-  numbers.sequence = megatron_.sequence_parallel ? job_.sequence : 0;
-  std::vector<DegreeFault> faults = check_tensor_degree(numbers, megatron_.tensor);
-  for (DegreeFault& fault : check_pipeline(shape(), layers)) faults.push_back(std::move(fault));
-  if (faults.empty()) return;
-  throw std::runtime_error(faults.front().message + "; the nearest that can be: " +
-                           std::to_string(faults.front().nearest));
-}
-
-/// torch's norms and position embeddings are made on the host: model.cuda() allocates them in fp32, the
-/// half-precision wrapper copies them into the model's dtype, one by one.
+/// torch's norms and position embeddings are made on the host: model.cuda() allocates them in fp32,
+/// the half-precision wrapper copies them into the model's dtype, one by one.
 void MegatronRun::move_to_device(const Module& root) {
   std::vector<Tensor> moved;
   for (const model::Parameter& p : machine_.parameters(root)) {
@@ -228,7 +223,7 @@ void MegatronRun::list_parameters(Chunk& chunk) {
     own.counted = !(shares && head);
     const std::string& type = p.module->type->spec->name;
     own.sequence_parallel = type == "torch_norm" || (type == "row_linear" && p.place == 1);
-    p.tensor->parameter = static_cast<std::int32_t>(runtime_.program.parameters_trainable != 0);
+    p.tensor->parameter = parameters_++;
     runtime_.program.parameters_total += p.tensor.count();
     runtime_.program.parameters_trainable += p.tensor.count();
     chunk.parameters.push_back(std::move(own));
@@ -242,9 +237,8 @@ Value MegatronRun::rotary_table(const Tensor& frequencies, std::int64_t length) 
   const Scoped<tensor::Label> label(runtime_.label, {"rotary", runtime_.label.module, false});
   Tensor positions = runtime_.empty(Shape{length}, DType::f32);
   positions = tensor::add_scalar(positions);
-  Tensor angles =
-      tensor::mul(tensor::view(positions, Shape{length, 1}),
-                  tensor::view(frequencies, Shape{1, frequencies.count()}));
+  Tensor angles = tensor::mul(tensor::view(positions, Shape{length, 1}),
+                              tensor::view(frequencies, Shape{1, frequencies.count()}));
   positions.reset();
   const Tensor both = tensor::cat({angles, angles}, -1);
   table = tensor::view(both, Shape{length, 1, 1, both.size(-1)});
@@ -289,10 +283,11 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
   if (name == "phase") {
     runtime_.mark(*arguments[0].text, step_, *arguments[0].text == "between_steps");
   } else if (name == "zero_grad") {
+    for (const Chunk& chunk : chunks_) launched_over("fill", chunk.buffer->gradients(), 1);
     optimizer_->zero_grad();
   } else if (name == "forward_backward") {
     StageSettings settings;
-    settings.shape = shape();
+    settings.shape = shape_of(job_);
     settings.ranks = stage_ranks();
     const std::int64_t rows =
         parallel_.sequence() ? job_.sequence / megatron_.tensor : job_.sequence;
@@ -348,6 +343,7 @@ void MegatronRun::exchange_data(CollectiveKind kind, const Tensor& buffer) {
 void MegatronRun::finalize() {
   const Scoped<tensor::Label> label(runtime_.label, {"finalize_gradients", 0, true});
   for (const Chunk& chunk : chunks_) {
+    if (megatron_.data > 1) launched_over("mul", chunk.buffer->gradients(), 2);  // the mean
     exchange_data(megatron_.distributed_optimizer ? CollectiveKind::reduce_scatter
                                                   : CollectiveKind::all_reduce,
                   chunk.buffer->gradients());
@@ -404,6 +400,35 @@ void set_megatron_words(const TrainingJob& job, model::Globals& globals) {
                              : (vocabulary.integer + multiple - 1) / multiple * multiple);
 }
 
+std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals) {
+  const MegatronJob megatron = job_of(job);
+  std::vector<DegreeFault> faults;
+  for (const auto& [key, degree] : {std::pair{"tp", megatron.tensor},
+                                    {"pp", megatron.pipeline},
+                                    {"dp", megatron.data},
+                                    {"virtual_stages", megatron.virtual_stages}}) {
+    if (degree < 1) faults.push_back({key, "a degree of " + std::to_string(degree), 1});
+  }
+  if (!faults.empty()) return faults;
+  if (megatron.rank < 0 || megatron.rank >= megatron.ranks()) {
+    faults.push_back(
+        {"rank",
+         "no rank " + std::to_string(megatron.rank) + " among " + std::to_string(megatron.ranks()),
+         std::clamp<std::int64_t>(megatron.rank, 0, megatron.ranks() - 1)});
+    return faults;
+  }
+  SplitNumbers numbers;
+  numbers.heads = number_of(globals, "num_attention_heads");
+  numbers.key_value_heads = number_of(globals, "num_query_groups");
+  numbers.ffn = number_of(globals, "ffn_hidden_size");
+  numbers.sequence = megatron.sequence_parallel ? job.sequence : 0;
+  faults = check_tensor_degree(numbers, megatron.tensor);
+  for (DegreeFault& fault : check_pipeline(shape_of(job), number_of(globals, "num_layers"))) {
+    faults.push_back(std::move(fault));
+  }
+  return faults;
+}
+
 void run_megatron(const TrainingJob& job, Machine& machine, const model::CompiledClass& root,
                   const model::CompiledClass& loop) {
   Runtime& runtime = machine.runtime;
@@ -415,7 +440,8 @@ void run_megatron(const TrainingJob& job, Machine& machine, const model::Compile
   ValueList locals(static_cast<std::size_t>(loop.slots));
   StepRange range, end;
   for (int step = 1; step <= job.steps; ++step) {
-    if (step > 1 && job.repeat_steps && repeat_step(runtime.program, range, step)) {
+    // The first step makes what stays (tables, buffers that grow); later ones are alike.
+    if (step > 2 && job.repeat_steps && repeat_step(runtime.program, range, step)) {
       range = {end.first_instruction, end.first_storage};
       end = {runtime.program.instructions.size(), runtime.program.storages.size()};
       continue;

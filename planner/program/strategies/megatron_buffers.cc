@@ -22,8 +22,9 @@ Tensor part(const Tensor& buffer, const Shape& shape) {
 
 }  // namespace
 
-/// Parameters last to first; with the distributed optimizer each begins at a multiple of 64 and each
-/// bucket ends at one that all ranks divide evenly. A shared embedding has a bucket of its own then.
+/// Parameters last to first; with the distributed optimizer each begins at a multiple of 64 and
+/// each bucket ends at one that all ranks divide evenly. A shared embedding has a bucket of its own
+/// then.
 void GradientBuffer::lay_out(const MegatronJob& job, std::vector<MegatronParameter>& parameters,
                              std::int64_t bucket_size) {
   const bool sharded = job.distributed_optimizer;
@@ -62,8 +63,7 @@ GradientBuffer::GradientBuffer(Runtime& runtime, const MegatronJob& job,
     runtime.set_category(parameters_, Category::parameter);
   }
   const DType own = parameters.front().tensor.dtype();
-  gradients_ =
-      runtime.empty(Shape{count}, job.gradients == DType::f32 ? DType::f32 : own);
+  gradients_ = runtime.empty(Shape{count}, job.gradients == DType::f32 ? DType::f32 : own);
   runtime.set_category(gradients_, Category::gradient);
   for (auto p = parameters.rbegin(); p != parameters.rend(); ++p) {
     if (parameters_) runtime.rebase(p->tensor, part(parameters_, p->tensor.shape()));

@@ -1,6 +1,7 @@
 #pragma once
-// Megatron's DistributedDataParallel: gradients of a chunk in one buffer, cut into buckets; with the
-// distributed optimizer the parameters too (megatron/core/distributed/param_and_grad_buffer.py).
+// Megatron's DistributedDataParallel: gradients of a chunk in one buffer, cut into buckets; with
+// the distributed optimizer the parameters too
+// (megatron/core/distributed/param_and_grad_buffer.py).
 
 #include <cstdint>
 #include <string>

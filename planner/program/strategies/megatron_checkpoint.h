@@ -1,6 +1,6 @@
 #pragma once
-// Megatron's activation recomputation: a module's forward without a graph, run again in the backward
-// (megatron/core/tensor_parallel/random.py, CheckpointFunction).
+// Megatron's activation recomputation: a module's forward without a graph, run again in the
+// backward (megatron/core/tensor_parallel/random.py, CheckpointFunction).
 
 #include "model/machine.h"
 #include "program/megatron.h"

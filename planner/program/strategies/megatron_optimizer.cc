@@ -42,8 +42,8 @@ MegatronOptimizer::MegatronOptimizer(Runtime& runtime, const MegatronJob& job,
   }
 }
 
-/// Without the distributed optimizer: parameters in the model's order. With it: bucket by bucket, in
-/// the buffer's order, what this rank's share of the bucket holds of each.
+/// Without the distributed optimizer: parameters in the model's order. With it: bucket by bucket,
+/// in the buffer's order, what this rank's share of the bucket holds of each.
 void MegatronOptimizer::make_groups(const std::vector<Chunk>& chunks, bool sharded,
                                     std::int64_t ranks, std::int64_t rank) {
   const auto group_of = [&](const MegatronParameter& p) -> std::vector<Part>& {
@@ -60,8 +60,7 @@ void MegatronOptimizer::make_groups(const std::vector<Chunk>& chunks, bool shard
       const std::int64_t share = (bucket.end - bucket.start) / ranks;
       const std::int64_t start = bucket.start + rank * share;
       for (auto p = chunk.parameters->rbegin(); p != chunk.parameters->rend(); ++p) {
-        const std::int64_t count =
-            std::min(p->end, start + share) - std::max(p->start, start);
+        const std::int64_t count = std::min(p->end, start + share) - std::max(p->start, start);
         if (count <= 0) continue;
         group_of(*p).push_back(
             {part_of(p->main_gradient, count), part_of(p->tensor, count), p->counted});
@@ -99,8 +98,8 @@ void MegatronOptimizer::copy_gradients() {
   }
 }
 
-/// clip_grads.py, get_grad_norm_fp32 with the local norms of megatron/core/utils.py. A norm below the
-/// limit scales nothing; above it, one copy of a gradient at a time is made.
+/// clip_grads.py, get_grad_norm_fp32 with the local norms of megatron/core/utils.py. A norm below
+/// the limit scales nothing; above it, one copy of a gradient at a time is made.
 void MegatronOptimizer::take_norm() {
   const Tensor overflow = runtime_.empty(Shape{1}, DType::i32);
   Tensor norm;
@@ -126,6 +125,9 @@ void MegatronOptimizer::fused_adam(const std::vector<Part>& group) {
     average = state_like(part.main);
     square = state_like(part.main);
   }
+  std::vector<Tensor> list;
+  for (const Part& part : group) list.push_back(part.main);
+  foreach_ran("fused_adam", list, 4, 7);
 }
 
 void MegatronOptimizer::step() {
@@ -148,6 +150,13 @@ void MegatronOptimizer::step() {
     std::vector<Tensor> parameters;
     for (const Part& part : groups_[i]) parameters.push_back(part.main);
     if (!parameters.empty()) adam_[i]->step(parameters);
+  }
+  if (!is_half(dtype_)) return;
+  for (const std::vector<Part>& group : groups_) {  // _copy_main_params_to_model_params
+    for (const Part& part : group) {
+      const std::int64_t bytes = element_size(DType::f32) + element_size(dtype_);
+      runtime_.launched("copy", dtype_, static_cast<double>(part.main.count() * bytes));
+    }
   }
 }
 

@@ -50,8 +50,8 @@ class Stage {
     return std::move(result.output);
   }
 
-  /// backward_step with custom_backward: the gradient of the input, if there is one. The scaled loss
-  /// takes the place of the loss.
+  /// backward_step with custom_backward: the gradient of the input, if there is one. The scaled
+  /// loss takes the place of the loss.
   Tensor backward_step(const Tensor& input, Tensor& output, const Tensor& gradient) {
     if (!gradient) output = tensor::mul(program_.loss_scale(), output);
     const Tensor start = gradient ? gradient : runtime_.empty(output.shape(), output.dtype());

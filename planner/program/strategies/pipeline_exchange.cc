@@ -88,8 +88,8 @@ Tensor PipelineExchange::send_backward_receive_forward(const Tensor& gradient, b
 Tensor PipelineExchange::send_forward_receive_forward(const Tensor& output, bool receive) {
   const Tensor input = receive ? fresh() : Tensor();
   std::vector<std::uint32_t> events;
-  if (input) events.push_back(start(receive_previous, bytes_of(input)));
   if (output) events.push_back(start(send_next, bytes_of(output)));
+  if (input) events.push_back(start(receive_previous, bytes_of(input)));
   finish(events);
   return input;
 }
@@ -105,8 +105,8 @@ Tensor PipelineExchange::send_backward_receive_backward(const Tensor& gradient, 
 
 Tensor PipelineExchange::overlapped_forward(const Tensor& output, bool receive) {
   const Tensor input = receive ? fresh() : Tensor();
-  if (input) forward_pending_.push_back(start(receive_previous, bytes_of(input)));
   if (output) start(send_next, bytes_of(output));
+  if (input) forward_pending_.push_back(start(receive_previous, bytes_of(input)));
   return input;
 }
 

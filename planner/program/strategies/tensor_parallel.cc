@@ -155,8 +155,8 @@ Tensor TensorParallel::reduce_out(const Tensor& x) {
 
 Tensor TensorParallel::scatter_sum(const Tensor& x) {
   if (x.size(0) % degree() != 0) {
-    throw tensor::ShapeError("sequence parallelism: " + std::to_string(x.size(0)) +
-                             " rows over " + std::to_string(degree()) + " ranks");
+    throw tensor::ShapeError("sequence parallelism: " + std::to_string(x.size(0)) + " rows over " +
+                             std::to_string(degree()) + " ranks");
   }
   const Scoped<const char*> label(runtime_.label.kind, "scatter_sum");
   const NodeRef node = region_node("scatter_sum", gather_gradient, *this, {x});
@@ -174,8 +174,8 @@ Tensor TensorParallel::scatter_sum(const Tensor& x) {
 
 Tensor TensorParallel::own_rows(const Tensor& x) {
   if (x.size(0) % degree() != 0) {
-    throw tensor::ShapeError("sequence parallelism: " + std::to_string(x.size(0)) +
-                             " rows over " + std::to_string(degree()) + " ranks");
+    throw tensor::ShapeError("sequence parallelism: " + std::to_string(x.size(0)) + " rows over " +
+                             std::to_string(degree()) + " ranks");
   }
   const NodeRef node = region_node("own_rows", gather_gradient, *this, {x});
   Tensor out;

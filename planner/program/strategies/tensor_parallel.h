@@ -1,7 +1,7 @@
 #pragma once
-// Tensor parallelism as Megatron-core does it: linear layers split by columns or rows, the embedding
-// and the loss by vocabulary, with or without sequence parallelism
-// (NVIDIA/Megatron-LM core_v0.16.1, megatron/core/tensor_parallel).
+// Tensor parallelism as Megatron-core does it: linear layers split by columns or rows, the
+// embedding and the loss by vocabulary, with or without sequence parallelism (NVIDIA/Megatron-LM
+// core_v0.16.1, megatron/core/tensor_parallel).
 
 #include <cstdint>
 #include <map>
@@ -34,8 +34,8 @@ class TensorParallel {
                         const tensor::Tensor& bias, bool column);
   /// VocabParallelEmbedding.forward up to the exchange.
   tensor::Tensor embedding(const tensor::Tensor& weight, const tensor::Tensor& ids);
-  /// cross_entropy.py; `fused`: the native form of fused_cross_entropy.py. logits (s, b, V / degree),
-  /// target (s, b) -> (s, b) in fp32.
+  /// cross_entropy.py; `fused`: the native form of fused_cross_entropy.py. logits (s, b, V /
+  /// degree), target (s, b) -> (s, b) in fp32.
   tensor::Tensor cross_entropy(const tensor::Tensor& logits, const tensor::Tensor& target,
                                bool fused);
   /// parallel_state.GlobalMemoryBuffer: one buffer a dtype that grows and stays.

@@ -44,8 +44,7 @@ void vocabulary_loss_backward(Node& node, Gradients& in, Gradients& out) {
 
 Tensor TensorParallel::cross_entropy(const Tensor& logits, const Tensor& target, bool fused) {
   const Scoped<const char*> label(runtime_.label.kind, "vocabulary_loss");
-  const NodeRef node =
-      tensor::function_node("vocabulary_loss", vocabulary_loss_backward, {logits});
+  const NodeRef node = tensor::function_node("vocabulary_loss", vocabulary_loss_backward, {logits});
   Tensor loss, values, mask, places;
   {
     const Scoped<bool> no_grad(runtime_.grad_enabled, false);
@@ -55,8 +54,8 @@ Tensor TensorParallel::cross_entropy(const Tensor& logits, const Tensor& target,
     Tensor most = runtime_.empty(tokens, DType::f32);
     {
       const Tensor where = runtime_.empty(tokens, DType::i64);
-      // Past 2^31 bytes the kernel runs in parts, which meet in pairs of value and place (Reduce.cuh,
-      // AccumulationBuffer).
+      // Past 2^31 bytes the kernel runs in parts, which meet in pairs of value and place
+      // (Reduce.cuh, AccumulationBuffer).
       constexpr std::int64_t in_one_run = std::numeric_limits<std::int32_t>::max();
       if (values.count() * element_size(DType::f32) > in_one_run) {
         runtime_.scratch(16 * tokens.count());
