@@ -202,6 +202,10 @@ TEST_CASE("degrees that cannot be name the nearest that can") {
   CHECK(groups[0].nearest == 2);
   CHECK(groups[1].key == "micro_batches");
   CHECK(groups[1].nearest == 4);
+  const auto alone =
+      program::check_pipeline(shape_of(PipelineSchedule::interleaved, 1, 0, 8, 2), 32);
+  REQUIRE(alone.size() == 1);
+  CHECK(alone[0].nearest == 1);
 }
 
 }  // namespace shardfit

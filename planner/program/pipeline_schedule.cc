@@ -74,6 +74,11 @@ std::vector<DegreeFault> check_pipeline(const PipelineShape& shape, std::int64_t
          "a stage's " + text(own) + " layers do not divide into " + text(shape.chunks) + " chunks",
          nearest_divisor(own, shape.chunks)});
   }
+  if (shape.chunks > 1 && shape.stages == 1) {
+    faults.push_back(
+        {"virtual_stages", "one stage is not interleaved: " + text(shape.chunks) + " chunks", 1});
+    return faults;
+  }
   if (shape.schedule != PipelineSchedule::interleaved) return faults;
   // schedules.py, forward_backward_pipelining_with_interleaving
   const std::int64_t rest = shape.micro_batches % shape.stages;

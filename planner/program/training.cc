@@ -307,7 +307,7 @@ TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
                      std::string(what) + " has no place in the program of Megatron-core");
   };
   if (job.lora) refuse("an adapter");
-  if (job.ddp) refuse("torch's DistributedDataParallel");
+  if (job.ddp || job.fsdp2) refuse("a wrapper of torch.distributed");
   if (job.offload != TrainingJob::Offload::none) refuse("offload of activations");
   if (job.autocast) job.parameters = *job.autocast;
   job.autocast.reset();
