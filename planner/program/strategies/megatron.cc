@@ -220,9 +220,11 @@ void MegatronRun::list_parameters(Chunk& chunk) {
     const bool embedding = ends_with(p.path, "word_embeddings.weight");
     const bool head = ends_with(p.path, "output_layer.weight");
     own.shared_embedding = shares && (embedding || head);
-    own.counted = !(shares && head);
     const std::string& type = p.module->type->spec->name;
     own.sequence_parallel = type == "torch_norm" || (type == "row_linear" && p.place == 1);
+    // Of copies on several ranks the norm counts one (param_is_not_tensor_parallel_duplicate).
+    const bool copied = own.sequence_parallel || type == "position_embedding";
+    own.counted = !(shares && head) && !(copied && megatron_.tensor_rank() > 0);
     p.tensor->parameter = parameters_++;
     runtime_.program.parameters_total += p.tensor.count();
     runtime_.program.parameters_trainable += p.tensor.count();
