@@ -87,7 +87,10 @@ TEST_CASE("the loss holds 12 or 14 bytes a token and class at the peak of backwa
     std::int64_t peak = 0;
     bool backward = false;
     for (const Instruction& i : program.instructions) {
-      if (i.action == Action::phase) backward = program.phases[i.id].name == "forward";
+      if (i.action == Action::phase) {
+        const std::string& done = program.phases[i.id].name;
+        backward = done == "forward" || done == "live_after_forward";
+      }
       if (i.action != Action::allocate && i.action != Action::release) continue;
       const std::int64_t bytes = program.storages[i.id].bytes;
       if (bytes != 2 * classes && bytes != 4 * classes) continue;

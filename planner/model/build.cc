@@ -2,6 +2,7 @@
 #include <set>
 
 #include "model/machine.h"
+#include "tensor/layout.h"
 #include "tensor/ops.h"
 
 namespace shardfit::model {
@@ -31,6 +32,10 @@ Value Machine::make_of(const Code& code, const Module& parent, const std::string
   if (code.op == Op::call_class) {
     ValueList takes = arguments_of(code, 0, code.callee->spec->takes.size(), &parent, nullptr);
     return Value::of_module(build(*code.callee, std::move(takes), path));
+  }
+  if (code.op == Op::attribute || code.op == Op::index || code.op == Op::child) {
+    Value known = evaluate(code, &parent, nullptr);  // one that stands elsewhere too
+    if (known.kind == ValueKind::module) return known;
   }
   throw ModelError(code.source ? code.source->where : Location{}, path,
                    "a child is made by a module's name with its arguments");
@@ -78,11 +83,21 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
   for (const Code& constant : type.constants) {
     module.constants.push_back(evaluate(constant, &module, nullptr));
   }
-  make_tensors(module);
-  for (std::size_t i = 0; i < s.children.size(); ++i) {
+  const auto make = [&](std::size_t i) {
     const std::string child = path.empty() ? s.children[i].name : path + "." + s.children[i].name;
     Value made = make_child(type.child_makers[i], module, child);
-    module.children.push_back(std::move(made));
+    module.children[i] = std::move(made);
+  };
+  const auto built_first = [&](std::size_t i) {
+    return std::find(s.first.begin(), s.first.end(), s.children[i].name) != s.first.end();
+  };
+  module.children.resize(s.children.size());
+  for (std::size_t i = 0; i < s.children.size(); ++i) {
+    if (built_first(i)) make(i);
+  }
+  make_tensors(module);
+  for (std::size_t i = 0; i < s.children.size(); ++i) {
+    if (!built_first(i)) make(i);
   }
   if (!type.construct.empty()) run_construct(module);
   if (built) built(module);
@@ -134,6 +149,40 @@ void Machine::run_construct(Module& module) {
       runtime.set_category(module.tensors[i], Category::parameter);
     }
   }
+}
+
+namespace {
+
+/// Module.to: children first, then a module's own tensors; each is copied where dtype or format
+/// change, and its old memory goes (torch/nn/modules/module.py, _apply).
+void convert_module(const Module& module, DType dtype, bool channels_last) {
+  const auto visit = [&](const Value& child) {
+    if (child.kind == ValueKind::module) convert_module(*child.module, dtype, channels_last);
+  };
+  for (const Value& child : module.children) {
+    visit(child);
+    if (child.kind != ValueKind::list) continue;
+    for (const Value& item : *child.list) visit(item);
+  }
+  for (const Tensor& t : module.tensors) {
+    if (!t || !t->storage) continue;
+    const DType wanted = is_floating(t.dtype()) ? dtype : t.dtype();
+    const bool moved = channels_last && t.rank() == 4 && !tensor::suggests_channels_last(t);
+    if (wanted == t.dtype() && !moved) continue;
+    tensor::Runtime& runtime = t.runtime();
+    const Tensor made = moved ? tensor::empty_in(runtime, t.shape(), wanted, true)
+                              : runtime.empty_strided(t.shape(), t->stride, wanted);
+    runtime.set_category(made, Category::parameter);
+    runtime.rebase(t, made);
+    t->dtype = wanted;
+    t->stride = made->stride;
+  }
+}
+
+}  // namespace
+
+void Machine::convert(const Module& root, DType dtype, bool channels_last) {
+  convert_module(root, dtype, channels_last);
 }
 
 void Machine::tie() {

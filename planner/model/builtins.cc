@@ -136,8 +136,15 @@ Value power_of_two(Machine&, Value* a) {
   return Value::of(power);
 }
 Value mean(Machine&, Value* a) {
+  const bool keep = a[2].is_none() || a[2].truth();
   if (a[1].is_none()) return Value::of(t::mean_all(first(a)));
-  return Value::of(t::mean(first(a), dim(a[1]), a[2].is_none() || a[2].truth()));
+  if (a[1].kind != ValueKind::list) return Value::of(t::mean(first(a), dim(a[1]), keep));
+  std::uint32_t dims = 0;
+  for (const Value& one : *a[1].list) {
+    const int d = dim_of(one, first(a));
+    dims |= 1U << (d < 0 ? d + first(a).rank() : d);
+  }
+  return Value::of(t::mean_dims(first(a), dims, keep));
 }
 Value sum(Machine&, Value* a) {
   if (a[1].is_none()) return Value::of(t::sum_all(first(a)));
@@ -165,13 +172,6 @@ Value rms_norm(Machine&, Value* a) {
 Value same(Machine&, Value* a) { return Value::of_bool(first(a) == tensor_of(a[1], "b")); }
 Value linear(Machine&, Value* a) {
   return Value::of(t::linear(first(a), tensor_of(a[1], "a weight"), a[2].tensor));
-}
-Value convolve(Machine&, Value* a) {
-  t::Convolution c;
-  if (!a[3].is_none()) c.stride = integer_of(a[3], "the stride");
-  if (!a[4].is_none()) c.padding = integer_of(a[4], "the padding");
-  if (!a[5].is_none()) c.groups = integer_of(a[5], "the groups");
-  return Value::of(t::conv2d(first(a), tensor_of(a[1], "a weight"), a[2].tensor, c));
 }
 Value addmm(Machine&, Value* a) {
   return Value::of(t::addmm(first(a), tensor_of(a[1], "a matrix"), tensor_of(a[2], "a matrix")));
@@ -300,7 +300,8 @@ Value is_contiguous(Machine&, Value* a) { return Value::of_bool(first(a).contigu
 
 }  // namespace
 
-const std::vector<BuiltinRow>& host_table();  // host_functions.cc
+const std::vector<BuiltinRow>& host_table();     // host_functions.cc
+const std::vector<BuiltinRow>& picture_table();  // picture_functions.cc
 
 const std::vector<BuiltinRow>& builtin_table() {
   static const std::vector<BuiltinRow> table = [] {
@@ -348,7 +349,6 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"normalize", {"x", "weight", "bias"}, 1, layer_norm},
         {"fused_rms_norm", {"x", "weight"}, 2, rms_norm},
         {"affine", {"x", "weight", "bias"}, 2, linear},
-        {"convolve", {"x", "weight", "bias", "stride", "padding", "groups"}, 2, convolve},
         {"addmm", {"bias", "a", "b"}, 3, addmm},
         {"matmul", {"a", "b"}, 2, matmul},
         {"bmm", {"a", "b"}, 2, bmm},
@@ -396,6 +396,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"refuse", {"message", "name"}, 1, refuse},
         {"repeat", {"count", "module"}, 2, repeat},
     };
+    rows.insert(rows.end(), picture_table().begin(), picture_table().end());
     rows.insert(rows.end(), host_table().begin(), host_table().end());
     return rows;
   }();

@@ -80,7 +80,10 @@ void set_dimensions(const spec::FamilySpec& family, const spec::ModelSpec& model
   for (const spec::DimensionSpec& d : family.dimensions) {
     const Node* given = find_number(model.numbers, d);
     if (given && given->kind != Kind::null) {
-      if (given->kind == Kind::map) continue;
+      if (given->kind == Kind::map) {  // names by number (id2label): how many there are
+        globals.set(d.name, Value::of(static_cast<std::int64_t>(given->children.size())));
+        continue;
+      }
       if (whole_number_wanted(d, globals, machine) && given->kind != Kind::integer) {
         faults.error(given->where,
                      "'" + d.name + "' must be a whole number, found " + spec::describe(*given));

@@ -99,6 +99,8 @@ class Machine {
   const Module* build(const CompiledClass& type, ValueList takes, const std::string& path);
   /// Points the tied parameters at their sources, which frees what they held.
   void tie();
+  /// Gives every tensor of the model another dtype, and pictures' weights another format.
+  static void convert(const Module& root, DType dtype, bool channels_last);
   /// Lists the parameters: a module's own before its children's, shared ones once.
   std::vector<Parameter> parameters(const Module& root) const;
 

@@ -29,6 +29,21 @@ using tensor::Runtime;
 using tensor::Scoped;
 using tensor::Tensor;
 
+/// The job's head with its class: where the job names none, causal or else the family's first.
+const std::pair<std::string, std::string>& head_of(const TrainingJob& job,
+                                                   const spec::FamilySpec& family) {
+  std::vector<std::string> heads;
+  const std::string wanted = job.head.empty() ? "causal" : job.head;
+  for (const auto& head : family.heads) {
+    if (head.first == wanted) return head;
+    heads.push_back(head.first);
+  }
+  if (job.head.empty()) return family.heads.front();
+  throw InputError(family.where,
+                   "the family '" + family.name + "' has no head " + shardfit::quoted(job.head),
+                   suggest(job.head, heads));
+}
+
 void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globals& globals) {
   globals.set("micro_batch", Value::of(job.micro_batch));
   globals.set("sequence", Value::of(job.sequence));
@@ -37,7 +52,7 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set("accumulation", Value::of(job.accumulation));
   globals.set_text("attention_implementation", job.attention);
   globals.set_text("attention_mask_kind", job.attention_mask);
-  globals.set_text("head", job.head);
+  globals.set_text("head", head_of(job, family).first);
   globals.set_text("loss", job.loss);
   globals.set_text("experts_implementation", job.experts);
   if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
@@ -49,6 +64,16 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
       "engine_scales_loss",
       Value::of_bool(job.deepspeed && deepspeed_scales_loss(*job.deepspeed, job.parameters)));
   globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
+  for (const char* name :
+       {"batchnorm_in_eval_mode", "densenet_memory_efficient", "cudnn_disabled", "channels_last"}) {
+    globals.set(name, Value::of_bool(job.switches.count(name) > 0));
+  }
+  for (const auto& [name, sizes] : job.sizes) {
+    ValueList list;
+    for (const std::int64_t size : sizes) list.push_back(Value::of(size));
+    globals.set(name,
+                sizes.size() == 1 ? Value::of(sizes.front()) : Value::of_list(std::move(list)));
+  }
   if (job.dropout) {
     for (const std::string& rate : family.dropouts) globals.set(rate, Value::of_real(*job.dropout));
   }
@@ -104,7 +129,8 @@ class Trainer : public model::Host {
   Value run(const std::string& name, Value* arguments) override {
     if (name == "model") return call_model(arguments);
     if (name == "phase") {
-      const bool live = *arguments[0].text == "between_steps";
+      const std::string& name_of_phase = *arguments[0].text;
+      const bool live = name_of_phase == "between_steps" || name_of_phase == "live_after_forward";
       runtime_.mark(*arguments[0].text, step_, live);
     } else if (name == "backward") {
       const Tensor& loss = model::tensor_of(arguments[0], "the loss");
@@ -237,22 +263,18 @@ std::string program_class(const std::string& program) {
   return name;
 }
 
-const std::string& head_class(const spec::FamilySpec& family, const std::string& head) {
-  std::vector<std::string> heads;
-  for (const auto& [name, type] : family.heads) {
-    if (name == head) return type;
-    heads.push_back(name);
-  }
-  throw InputError(family.where, "the family '" + family.name + "' has no head " + quoted(head),
-                   suggest(head, heads));
-}
-
 const model::CompiledClass& class_of(const Library& library, const std::string& name) {
   const model::CompiledClass* type = library.find(name);
   if (!type) {
     throw InputError(library.family().where, "no module or program named " + quoted(name));
   }
   return *type;
+}
+
+void freeze_all_but(const std::string& path, const std::vector<model::Parameter>& parameters) {
+  for (const model::Parameter& p : parameters) {
+    if (p.path.rfind(path + ".", 0) != 0) p.tensor->leaf_requires_grad = false;
+  }
 }
 
 /// What a framework's program makes before training, if it has a function for that; it lives to the
@@ -309,7 +331,7 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   runtime.record_computes = job.record_computes;
   runtime.module_id("");
   Machine machine(runtime, library, globals);
-  machine.parameter_dtype = job.parameters;
+  machine.parameter_dtype = family_.built_in == "fp32" ? DType::f32 : job.parameters;
   runtime.meta = job.fsdp2 && job.fsdp2->built_on_meta;
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
@@ -317,9 +339,14 @@ Program Lowering::run(const TrainingJob& job, graph::ModelGraph* graph) const {
   try {
     std::shared_ptr<ShardedParameters> shards;
     if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
-    const Module* root = machine.build(class_of(library, head_class(family_, job.head)), {}, "");
+    const Module* root = machine.build(class_of(library, head_of(job, family_).second), {}, "");
     machine.built = nullptr;
     machine.tie();
+    if (!job.deepspeed && (!family_.built_in.empty() || job.channels_last)) {
+      Machine::convert(*root, job.parameters, job.channels_last);
+      machine.parameter_dtype = job.parameters;
+    }
+    if (!job.train_only.empty()) freeze_all_but(job.train_only, machine.parameters(*root));
     if (job.lora) {
       apply_lora(*job.lora, machine, *root);
       if (job.recompute == Recompute::full) require_input_gradients(machine);

@@ -2,8 +2,10 @@
 // A training job lowered to the program of one rank: load, then optimizer steps, in the order of
 // the framework's own loop (model_specs/frameworks/*.yaml).
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,7 +44,7 @@ struct LoraJob {
 struct TrainingJob {
   std::string framework = "plain-pytorch";
   std::string program = "plain-loop-1";
-  std::string head = "causal";
+  std::string head;  // empty: causal where the family has it, else its first
   tensor::DeviceTraits device;
   DType parameters = DType::bf16;
   std::optional<DType> autocast;
@@ -56,6 +58,12 @@ struct TrainingJob {
   std::int64_t accumulation = 1;
   std::int64_t sequence = 1;
   std::int64_t decoder_sequence = 0;
+  /// Further sizes of a batch (image_size, latent, frames, ...) by name: a number or several. They
+  /// stand in the place of the model's dimension of that name.
+  std::map<std::string, std::vector<std::int64_t>> sizes;
+  std::set<std::string> switches;  // words of a family's program that are on
+  bool channels_last = false;
+  std::string train_only;               // path of the one module that is trained; empty: all
   std::string attention = "sdpa";       // sdpa or eager
   std::string attention_mask = "none";  // none, all ones, padded
   std::optional<double> dropout;        // empty: the model file's rates

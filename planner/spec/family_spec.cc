@@ -63,6 +63,16 @@ std::vector<ConstantSpec> read_constants(const Node* map, Diagnostics& faults) {
   return out;
 }
 
+void read_first(const Node& list, ClassSpec& c, Diagnostics& faults) {
+  if (!as_list(list, "children to build first", faults)) return;
+  for (const Node& name : list.children) {
+    const bool known = std::any_of(c.children.begin(), c.children.end(),
+                                   [&](const ChildSpec& child) { return child.name == name.text; });
+    if (!known) faults.error(name.where, "'" + name.text + "' is no child of '" + c.name + "'");
+    c.first.push_back(name.text);
+  }
+}
+
 ClassSpec read_class(const Node& node, Diagnostics& faults) {
   ClassSpec c;
   c.name = node.key;
@@ -78,6 +88,7 @@ ClassSpec read_class(const Node& node, Diagnostics& faults) {
     }
   }
   c.inputs = read_arguments(map.find("inputs"), faults);
+  if (const Node* first = map.find("first")) read_first(*first, c, faults);
   if (const Node* construct = map.find("construct"))
     c.construct = parse_statements(*construct, faults);
   if (const Node* forward = map.find("forward")) c.forward = parse_statements(*forward, faults);
@@ -161,6 +172,7 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   if (const Node* types = map.list("model_types")) {
     for (const Node& type : types->children) family.model_types.push_back(type.text);
   }
+  family.built_in = text_of(map.find("built_in"), "built_in", faults);
   if (const Node* rates = map.list("dropouts")) {
     for (const Node& rate : rates->children) family.dropouts.push_back(rate.text);
   }

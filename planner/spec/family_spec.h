@@ -13,7 +13,7 @@ namespace shardfit::spec {
 /// A named number of a model, read from its file or worked out from others.
 struct DimensionSpec {
   std::string name;
-  std::optional<Expr> fallback;  // without one the model must give it
+  std::optional<Expr> fallback;   // without one the model must give it
   std::vector<std::string> from;  // keys it may stand under, with dots; empty: its own name
   bool may_be_none = false;
   Location where;
@@ -23,7 +23,7 @@ struct DimensionSpec {
 struct TensorSpec {
   std::string name;
   Expr shape;
-  std::string dtype;  // empty: the model's
+  std::string dtype;            // empty: the model's
   std::optional<Expr> counted;  // of a buffer: published counts of parameters include it where true
   Location where;
 };
@@ -52,6 +52,7 @@ struct ClassSpec {
   std::vector<TensorSpec> parameters;
   std::vector<TensorSpec> buffers;
   std::vector<ChildSpec> children;
+  std::vector<std::string> first;  // children built before all else, though listed in their place
   std::vector<ArgumentSpec> inputs;
   std::vector<Statement> construct;  // what the constructor does on the device besides
   std::vector<Statement> forward;
@@ -73,18 +74,19 @@ struct FamilySpec {
   std::string source;
   std::vector<std::string> model_types;  // of Hugging Face config.json
   std::vector<DimensionSpec> dimensions;
-  std::vector<std::string> dropouts;     // dimensions that are dropout rates
-  std::vector<ConstantSpec> checks;      // name: message; value must be true
+  std::string built_in;               // dtype of construction; empty: the job's
+  std::vector<std::string> dropouts;  // dimensions that are dropout rates
+  std::vector<ConstantSpec> checks;   // name: message; value must be true
   std::vector<std::pair<std::string, std::string>> heads;  // head -> class
-  std::vector<ClassSpec> classes;        // of the family, then of the library
+  std::vector<ClassSpec> classes;                          // of the family, then of the library
   std::vector<TieSpec> ties;
   Location where;
 
   const ClassSpec* find_class(const std::string& class_name) const;
 };
 
-/// Reads a family; classes of `library` files are added where the family does not define them itself,
-/// those of `replacing` files win over both. Throws InputError.
+/// Reads a family; classes of `library` files are added where the family does not define them
+/// itself, those of `replacing` files win over both. Throws InputError.
 FamilySpec read_family(const std::string& path, const std::vector<std::string>& library,
                        const std::vector<std::string>& replacing = {});
 

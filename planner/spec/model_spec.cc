@@ -37,19 +37,20 @@ std::string text_at(const Node& map, const char* key) {
   return node && node->kind == Kind::string ? node->text : "";
 }
 
+bool known_type(const std::vector<FamilyEntry>& families, const std::string& type) {
+  return std::any_of(families.begin(), families.end(), [&](const FamilyEntry& f) {
+    return std::find(f.types.begin(), f.types.end(), type) != f.types.end();
+  });
+}
+
 /// A config of several parts (text and vision): the part that describes the language model is taken
 /// where the outer type is unknown but the inner one is not.
 const Node& language_part(const Node& root, const std::vector<FamilyEntry>& families,
                           std::string& type) {
-  const auto known = [&](const std::string& t) {
-    return std::any_of(families.begin(), families.end(), [&](const FamilyEntry& f) {
-      return std::find(f.types.begin(), f.types.end(), t) != f.types.end();
-    });
-  };
-  if (known(type)) return root;
+  if (known_type(families, type)) return root;
   if (const Node* text = root.child("text_config"); text && text->kind == Kind::map) {
     const std::string inner = text_at(*text, "model_type");
-    if (known(inner)) {
+    if (known_type(families, inner)) {
       type = inner;
       return *text;
     }
@@ -114,6 +115,10 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
   ModelSpec model;
   model.where = root.where;
   model.model_type = text_at(root, "model_type");
+  const std::string architecture = text_at(root, "name");
+  if (!architecture.empty() && known_type(families, model.model_type + "." + architecture)) {
+    model.model_type += "." + architecture;  // one of a library's many
+  }
   model.numbers = language_part(root, families, model.model_type);
   model.name = text_at(root, "_name");
   if (model.name.empty()) model.name = text_at(root, "name");

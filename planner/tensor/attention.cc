@@ -86,7 +86,7 @@ Tensor pad_last(const Tensor& a, std::int64_t multiple) {
 }
 
 /// Head widths as the kernels round them.
-std::int64_t flash_width(std::int64_t width) { return width <= 192 ? round_up(width, 32) : 256; }
+std::int64_t flash_width(std::int64_t width) { return round_up(width, width <= 128 ? 32 : 64); }
 
 /// In how many parts the keys of a forward pass are split where batch, heads and rows do not fill
 /// the device (flash_attn/flash_api.cpp, set_params_splitkv and num_splits_heuristic).

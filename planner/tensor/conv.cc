@@ -1,4 +1,5 @@
 #include "tensor/autocast.h"
+#include "tensor/layout.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
 
@@ -6,7 +7,7 @@ namespace shardfit::tensor {
 namespace {
 
 std::int64_t output_length(std::int64_t length, std::int64_t kernel, const Convolution& c) {
-  return (length + 2 * c.padding - kernel) / c.stride + 1;
+  return (length + 2 * c.padding - c.dilation * (kernel - 1) - 1) / c.stride + 1;
 }
 
 /// Says that a kernel ran over the places of `out`, which the forward makes.
@@ -22,40 +23,82 @@ void record(const Tensor& out, const Tensor& weight, const std::vector<Tensor>& 
   runtime.ran("convolution", inputs, {made}, c);
 }
 
-/// The gradients of input, weight and bias, the last one a sum (cudnn/ConvShared.cpp,
-/// cudnn_convolution_backward; native/Convolution.cpp, convolution_backward). What cuDNN takes as
-/// workspace is not known and not counted.
-void convolution_backward(Node& node, Gradients& in, Gradients& out) {
-  Runtime& runtime = *node.runtime;
-  const Tensor x = node.load(0);
-  const Tensor weight = node.load(1);
-  {
-    const Tensor gradient = contiguous(in[0]);
-    if (node.wants(0)) {
-      out[0] = runtime.empty(x.shape(), x.dtype());
-      record(gradient, weight, {gradient, weight}, out[0]);
-    }
-    if (node.wants(1)) {
-      out[1] = runtime.empty(weight.shape(), weight.dtype());
-      record(gradient, weight, {gradient, x}, out[1]);
-    }
-  }
-  if (node.wants(2)) out[2] = sum_dims(in[0], 0b1101, false);
+bool format_of(const Tensor& x, const Tensor& weight) {
+  return suggests_channels_last(x) || suggests_channels_last(weight);
 }
 
-}  // namespace
+/// One of the two gradients; the kernel's own copies of what is not laid out as it reads go with it
+/// (cudnn/ConvShared.cpp, cudnn_convolution_backward_input and _weight). What cuDNN takes as
+/// workspace is not known and not counted.
+Tensor input_gradient(const Tensor& gradient, const Tensor& x, const Tensor& weight, bool last) {
+  Tensor out = empty_in(x.runtime(), x.shape(), x.dtype(), last);
+  const Tensor dense = contiguous_in(gradient, last);
+  const Tensor filter = contiguous_in(weight, last);
+  record(dense, filter, {dense, filter}, out);
+  return out;
+}
 
-Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in,
-              const Convolution& convolution) {
+Tensor weight_gradient(const Tensor& gradient, const Tensor& x, const Tensor& weight, bool last) {
+  const Tensor dense = contiguous_in(gradient, last);
+  const Tensor input = contiguous_in(x, last);
+  Tensor out = empty_in(x.runtime(), weight.shape(), weight.dtype(), last);
+  record(dense, weight, {dense, input}, out);
+  return out;
+}
+
+/// One channel a group goes to a kernel of PyTorch's own, which makes the weight's gradient first
+/// (Convolution.cpp, use_cudnn_depthwise; cuda/DepthwiseConv2d.cu, conv_depthwise2d_backward_cuda).
+bool own_depthwise(const Tensor& x, const Tensor& weight, std::int64_t groups, bool last) {
+  return groups > 1 && groups == x.size(1) && weight.size(0) % groups == 0 && !last &&
+         x.dtype() != DType::f16;
+}
+
+/// The gradients of input, weight and bias, the last one a sum (native/Convolution.cpp,
+/// convolution_backward). A signal is made one run of memory first; a gradient of the other format
+/// is copied once, before both.
+void convolution_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor weight = node.load(1);
+  const bool signal = weight.rank() == 3;
+  const Tensor x = signal ? contiguous(node.load(0)) : node.load(0);
+  const bool last = !signal && format_of(x, weight);
+  if (own_depthwise(x, weight, node.number[0], last)) {
+    const Tensor gradient = contiguous(in[0]);
+    if (node.wants(1)) out[1] = weight_gradient(gradient, x, weight, false);
+    if (node.wants(0)) out[0] = input_gradient(gradient, x, weight, false);
+  } else {
+    const bool in_last =
+        signal ? signal_suggests_channels_last(in[0]) : suggests_channels_last(in[0]);
+    const bool wanted = !signal && suggests_channels_last(x);
+    const Tensor gradient = in_last != wanted ? contiguous_in(in[0], wanted) : in[0];
+    if (node.wants(0)) out[0] = input_gradient(gradient, x, weight, last);
+    if (node.wants(1)) out[1] = weight_gradient(gradient, x, weight, last);
+  }
+  if (node.wants(2)) {
+    const std::uint32_t places = signal ? 0b101 : 0b1101;
+    out[2] = sum_dims(in[0], places, false);
+  }
+}
+
+/// Rows of a signal: channels of one sample, then its length. All work on pictures of height 1.
+Tensor convolve(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in,
+                const Convolution& c, int rank) {
   const Tensor bias = cast_low(bias_in);
   const Tensor weight = cast_low(weight_in);
   const Tensor x = cast_low(x_in);
   Runtime& runtime = x.runtime();
   const Scoped<const char*> label(runtime.label.kind, "convolution");
-  if (x.rank() != 4 || weight.rank() != 4 || x.size(1) != weight.size(1) * convolution.groups ||
-      convolution.stride < 1) {
-    throw ShapeError("conv2d: input " + shape_text(x.shape()) + ", weight " +
-                     shape_text(weight.shape()));
+  const bool fits = x.rank() == rank && weight.rank() == rank && c.groups > 0 &&
+                    x.size(1) == weight.size(1) * c.groups && weight.size(0) % c.groups == 0;
+  bool covers = c.stride >= 1 && c.dilation >= 1 && c.padding >= 0;
+  for (int i = 2; fits && covers && i < rank; ++i) {
+    covers =
+        weight.size(i) > 0 && x.size(i) + 2 * c.padding >= c.dilation * (weight.size(i) - 1) + 1;
+  }
+  if (!fits || !covers || (bias && (bias.rank() != 1 || bias.size(0) != weight.size(0)))) {
+    throw ShapeError("convolution: input " + shape_text(x.shape()) + ", weight " +
+                     shape_text(weight.shape()) + ", groups " + std::to_string(c.groups) +
+                     ", padding " + std::to_string(c.padding) +
+                     (bias ? ", bias " + shape_text(bias.shape()) : ""));
   }
   NodeRef node;
   if (runtime.grad_enabled &&
@@ -66,15 +109,31 @@ Tensor conv2d(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_in
     runtime.connect(*node.get(), 2, bias);
     node->save(x);
     node->save(weight);
+    node->number[0] = c.groups;
   }
-  const Tensor input = contiguous(detach(x));
-  Tensor out = runtime.empty(
-      Shape{x.size(0), weight.size(0), output_length(x.size(2), weight.size(2), convolution),
-            output_length(x.size(3), weight.size(3), convolution)},
-      x.dtype());
-  record(out, weight, {input, weight}, out);
+  const bool last = rank == 4 && format_of(x, weight);
+  const Tensor run = rank == 3 ? contiguous(detach(x)) : detach(x);  // of memory, for a signal
+  Shape shape{x.size(0), weight.size(0)};
+  for (int i = 2; i < rank; ++i) shape.push_back(output_length(x.size(i), weight.size(i), c));
+  Tensor out = empty_in(runtime, shape, x.dtype(), last);
+  // The kernel's own copies (cudnn/ConvShared.cpp, cudnn_convolution_forward).
+  const Tensor filter = contiguous_in(detach(weight), last);
+  const Tensor input = contiguous_in(run, last);
+  record(out, weight, {input, filter}, out);
   if (node) runtime.attach(node, out);
   return out;
+}
+
+}  // namespace
+
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& convolution) {
+  return convolve(x, weight, bias, convolution, 4);
+}
+
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& convolution) {
+  return convolve(x, weight, bias, convolution, 3);
 }
 
 }  // namespace shardfit::tensor

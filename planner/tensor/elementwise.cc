@@ -57,6 +57,12 @@ void one_kernel(Node& node, Gradients& in, Gradients& out) {
   out[0] = elementwise_output(node.kind, {in[0], saved}, in[0].dtype());
 }
 
+/// The result comes first, so that its strides lead (Activation.cpp, threshold_backward).
+void relu_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor result = node.load(0);
+  out[0] = elementwise_output(node.kind, {result, in[0]}, in[0].dtype());
+}
+
 void add_backward(Node& node, Gradients& in, Gradients& out) {
   if (node.wants(1)) out[1] = in[0];
   if (node.wants(0)) out[0] = in[0];
@@ -259,6 +265,24 @@ void div_in_place(const Tensor& a) {
   if (NodeRef node = node_for("div", div_scalar_backward, {a})) a.runtime().attach(node, a);
 }
 
+void relu_in_place(const Tensor& a) {
+  Runtime& runtime = a.runtime();
+  NodeRef node = node_for("relu", relu_backward, {a});
+  if (runtime.watched()) runtime.ran("relu", {a}, {a});
+  if (!node) return;
+  runtime.attach(node, a);
+  node->save(a);
+}
+
+void silu_in_place(const Tensor& a) {
+  Runtime& runtime = a.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "silu");
+  NodeRef node = node_for("silu", one_kernel, {a});
+  if (node) node->save(clone(detach(a), true));
+  if (runtime.watched()) runtime.ran("silu", {a}, {a});
+  if (node) runtime.attach(node, a);
+}
+
 Tensor pow_tensor(const Tensor& base, const Tensor& exponent) {
   const Scoped<const char*> label(base.runtime().label.kind, "pow");
   return elementwise_output("pow", {base, exponent}, promote(base.dtype(), exponent.dtype()));
@@ -302,7 +326,11 @@ Tensor tanh(const Tensor& a) { return unary("tanh", a, float_of(a), Saves::resul
 Tensor sigmoid(const Tensor& a) {
   return unary("sigmoid", a, float_of(a), Saves::result, one_kernel);
 }
-Tensor relu(const Tensor& a) { return unary("relu", a, a.dtype(), Saves::result, one_kernel); }
+Tensor relu(const Tensor& a) { return unary("relu", a, a.dtype(), Saves::result, relu_backward); }
+Tensor softplus(const Tensor& a) {
+  const Tensor x = cast_full(a);
+  return unary("softplus", x, x.dtype(), Saves::input, one_kernel);
+}
 Tensor silu(const Tensor& a) { return unary("silu", a, a.dtype(), Saves::input, one_kernel); }
 Tensor gelu(const Tensor& a) { return unary("gelu", a, a.dtype(), Saves::input, one_kernel); }
 Tensor cos(const Tensor& a) { return unary("cos", a, float_of(a), Saves::input, cos_backward); }

@@ -21,7 +21,8 @@ int bits_of(std::int64_t n) {
 /// Rows of the gradient summed by segments of equal indices: where segments start, how many parts
 /// of ten rows each has, and the parts' sums in fp32 (cuda/EmbeddingBackwardKernel.cu,
 /// embedding_backward_cuda_kernel).
-Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, const Shape& shape) {
+Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, const Shape& shape,
+                    bool bags = false) {
   constexpr std::int64_t rows_per_thread = 10;
   const DeviceTraits& device = runtime.device;
   Tensor out = runtime.empty(shape, gradient.dtype());
@@ -42,7 +43,8 @@ Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, co
   // Few rows of many parts each are summed in place of the weight, by blocks that know a part's row
   // (measured on release 2.13: fewer rows than four blocks a multiprocessor, more than four parts a
   // row).
-  const bool few_rows = shape[0] < 4 * device.multiprocessors && most_parts > 4 * most_segments;
+  const bool few_rows =
+      !bags && shape[0] < 4 * device.multiprocessors && most_parts > 4 * most_segments;
   if (!few_rows) {
     const Tensor part_sums = runtime.empty(Shape{most_parts, shape[1]}, sum);
     return out;
@@ -77,22 +79,32 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
 }
 
 /// Zeros of x's shape, the gradient added where the indices say: these wrapped into range and times
-/// the stride, sorted with their places (cuda/Indexing.cu, index_put_with_sort_kernel).
+/// their strides, summed, sorted with their places (cuda/Indexing.cu, index_put_with_sort_kernel).
+/// number: the first indexed dimension; where others stand before it the gradient is turned round.
 void index_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
-  const Tensor indices = node.load(0);
-  const std::int64_t n = indices.count();
+  std::vector<Tensor> indices;  // unpacked before anything is made, and held to the end
+  for (std::size_t i = 0; i < node.saved.size(); ++i)
+    indices.push_back(node.load(static_cast<int>(i)));
   out[0] = runtime.empty(node.shape, in[0].dtype());
-  Tensor wrapped = runtime.empty(indices.shape(), DType::i64);
-  const Tensor linear = runtime.empty(indices.shape(), DType::i64);
-  wrapped.reset();
-  const Tensor gradient = contiguous(in[0]);
+  Tensor linear;
+  std::int64_t rows = 1;
+  const int first = static_cast<int>(node.number[0]);
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    Tensor wrapped = runtime.empty(indices[i].shape(), DType::i64);
+    const Tensor scaled = runtime.empty(indices[i].shape(), DType::i64);
+    wrapped.reset();
+    if (!linear) linear = scaled;
+    rows *= node.shape[first + static_cast<int>(i)];
+  }
+  const std::int64_t n = linear.count();
+  const Tensor gradient = first > 0 ? clone(in[0], false) : contiguous(in[0]);
   const Tensor sorted = runtime.empty(Shape{n}, DType::i64);
   const Tensor places = runtime.empty(Shape{n}, DType::i64);
   const Tensor range = runtime.empty(Shape{n}, DType::i64);
   runtime.scratch(
-      radix_sort_scratch(runtime.device, n, bits_of(std::max<std::int64_t>(node.shape[0] - 1, 1))));
-  if (runtime.watched()) runtime.ran("index", {gradient, indices}, {out[0]});
+      radix_sort_scratch(runtime.device, n, bits_of(std::max<std::int64_t>(rows - 1, 1))));
+  if (runtime.watched()) runtime.ran("index", {gradient, linear}, {out[0]});
 }
 
 /// Zeros of x's shape to which the gradient is added (FunctionsManual.cpp, gather_backward).
@@ -181,10 +193,10 @@ Tensor embedding(const Tensor& weight, const Tensor& indices) {
   return out;
 }
 
-Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices, int first) {
   Runtime& runtime = x.runtime();
   const Scoped<const char*> label(runtime.label.kind, "index");
-  if (indices.empty() || static_cast<int>(indices.size()) > x.rank()) {
+  if (indices.empty() || first < 0 || static_cast<int>(indices.size()) + first > x.rank()) {
     throw ShapeError("index: " + std::to_string(indices.size()) + " index tensors for " +
                      shape_text(x.shape()));
   }
@@ -199,18 +211,71 @@ Tensor index(const Tensor& x, const std::vector<Tensor>& indices) {
   if (!alike) {
     for (Tensor& one : wide) one = contiguous(one);
   }
-  for (int i = static_cast<int>(indices.size()); i < x.rank(); ++i) shape.push_back(x.size(i));
+  for (int i = 0; i < first; ++i) shape.insert(i, x.size(i));
+  for (int i = static_cast<int>(indices.size()) + first; i < x.rank(); ++i) {
+    shape.push_back(x.size(i));
+  }
   NodeRef node;
   if (runtime.grad_enabled && x.requires_grad()) {
-    if (indices.size() != 1) throw ShapeError("index: a gradient of several index tensors");
     node = runtime.make_node("index", index_backward, 1);
     runtime.connect(*node.get(), 0, x);
-    node->save(indices.front());
+    for (const Tensor& one : indices) node->save(one);
     node->shape = x.shape();
+    node->number[0] = first;
   }
   Tensor out = runtime.empty(shape, x.dtype());
   report_index(x, indices, out);
   if (node) runtime.attach(node, out);
+  return out;
+}
+
+namespace {
+
+/// The bags' gradients by sorted index (cuda/EmbeddingBag.cu, embedding_bag_backward_cuda_sum_avg).
+void bag_backward(Node& node, Gradients& in, Gradients& out) {
+  Runtime& runtime = *node.runtime;
+  const Tensor indices = node.load(0);
+  const std::int64_t n = indices.count();
+  const Tensor gradient = contiguous(in[0]);
+  const Tensor sorted = runtime.empty(indices.shape(), DType::i64);
+  const Tensor places = runtime.empty(indices.shape(), DType::i64);
+  {
+    const Tensor range = runtime.empty(Shape{n}, DType::i64);
+    runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
+  }
+  out[0] = sum_segments(runtime, gradient, n, node.shape, true);
+  if (runtime.watched()) runtime.ran("embedding_bag", {gradient, indices}, {out[0]});
+}
+
+}  // namespace
+
+Tensor embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets) {
+  Runtime& runtime = weight.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "embedding_bag");
+  if (weight.rank() != 2 || indices.rank() != 1 || offsets.rank() != 1) {
+    throw ShapeError("embedding_bag: weight " + shape_text(weight.shape()) + ", indices " +
+                     shape_text(indices.shape()) + ", offsets " + shape_text(offsets.shape()));
+  }
+  const std::int64_t bags = offsets.size(0);
+  const Tensor bag_size = runtime.empty(Shape{bags}, DType::i64);
+  const Tensor bag_of = runtime.empty(indices.shape(), DType::i64);
+  Tensor out = runtime.empty(Shape{bags, weight.size(1)}, weight.dtype());
+  if (runtime.watched()) {
+    Compute cost;
+    cost.bytes = static_cast<double>(indices.count()) *
+                 static_cast<double>(8 + weight.size(1) * element_size(weight.dtype()));
+    runtime.ran("embedding_bag", {weight, indices, offsets}, {out}, cost);
+  }
+  if (runtime.grad_enabled && weight.requires_grad()) {
+    NodeRef node = runtime.make_node("embedding_bag", bag_backward, 1);
+    runtime.connect(*node.get(), 0, weight);
+    node->save(indices);
+    node->save(offsets);
+    node->save(bag_of);
+    node->save(bag_size);
+    node->shape = weight.shape();
+    runtime.attach(node, out);
+  }
   return out;
 }
 

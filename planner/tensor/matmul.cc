@@ -288,6 +288,15 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     throw ShapeError("matmul: " + shape_text(x.shape()) + " times " + shape_text(y.shape()));
   }
   if (x.rank() == 2 && y.rank() == 2) return mm(x, y);
+  if (x.rank() == 2 && y.rank() > 2 && x.requires_grad()) {
+    // A matrix before batches is turned round, folded and turned back, which copies.
+    const int last = y.rank() - 1;
+    const Tensor turned = transpose(y, last - 1, last);
+    Shape shape = turned.shape();
+    shape[-1] = x.size(0);
+    const Tensor folded = reshape(turned, Shape{rows_of("matmul", turned), turned.size(-1)});
+    return contiguous(transpose(unsafe_view(mm(folded, t(x)), shape), last - 1, last));
+  }
   if (should_fold(x, y)) {
     Shape shape = x.shape();
     shape[-1] = y.size(1);

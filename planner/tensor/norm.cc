@@ -8,16 +8,33 @@
 namespace shardfit::tensor {
 namespace {
 
+/// Many short rows: dgamma and dbeta come as partial sums of 32 rows each, which are summed into
+/// tensors that take the place of the first ones (cuda/layer_norm_kernel.cu,
+/// LaunchGammaBetaBackwardCUDAKernel).
+void sum_in_parts(Runtime& runtime, std::int64_t rows, std::int64_t n, Tensor& gamma,
+                  Tensor& beta) {
+  constexpr std::int64_t rows_of_block = 32;
+  constexpr std::int64_t most_blocks = 32 * 1024;
+  if (rows <= 64 * 1024 || n / 32 >= runtime.device.multiprocessors / 2) return;
+  const std::int64_t blocks = std::min((rows + rows_of_block - 1) / rows_of_block, most_blocks);
+  Tensor gamma_parts, beta_parts;
+  if (gamma) gamma_parts = runtime.empty(Shape{blocks, n}, gamma.dtype());
+  if (beta) beta_parts = runtime.empty(Shape{blocks, n}, beta.dtype());
+  if (gamma) gamma = sum_dims(gamma_parts, 1, false);
+  if (beta) beta = sum_dims(beta_parts, 1, false);
+}
+
 /// dX, dgamma, dbeta (cuda/layer_norm_kernel.cu, layer_norm_backward_cuda).
 void layer_norm_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
   const Tensor x = node.load(0);
-  const Tensor gradient = contiguous(in[0]);
   const Tensor input = contiguous(x);
   if (node.wants(0)) out[0] = runtime.empty(x.shape(), x.dtype());
   const std::int64_t n = x.size(-1);
   if (node.wants(1)) out[1] = runtime.empty(Shape{n}, node.dtype);
   if (node.wants(2)) out[2] = runtime.empty(Shape{n}, node.dtype);
+  const Tensor gradient = contiguous(in[0]);
+  sum_in_parts(runtime, x.count() / n, n, out[1], out[2]);
   if (runtime.watched()) {
     std::vector<Tensor> made;
     for (const Tensor& one : out) {
@@ -33,16 +50,21 @@ void rms_norm_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor x = node.load(0);
   const Tensor rstd = node.load(1);
   const Tensor gradient = contiguous(in[0]);
+  if (node.wants(0)) out[0] = runtime.empty(x.shape(), x.dtype());
+  if (node.wants(1)) out[1] = runtime.empty(Shape{x.size(-1)}, node.dtype);
+  Tensor none;
+  sum_in_parts(runtime, x.count() / x.size(-1), x.size(-1), out[1], none);
   std::vector<Tensor> made;
-  if (node.wants(0)) made.push_back(out[0] = runtime.empty(x.shape(), x.dtype()));
-  if (node.wants(1)) made.push_back(out[1] = runtime.empty(Shape{x.size(-1)}, node.dtype));
+  for (const Tensor& one : out) {
+    if (one) made.push_back(one);
+  }
   if (runtime.watched() && !made.empty()) runtime.ran("rms_norm", {gradient, x, rstd}, made);
 }
 
 void log_softmax_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor result = node.load(0);
-  const Tensor gradient = contiguous(in[0]);
   out[0] = node.runtime->empty(result.shape(), node.dtype);
+  const Tensor gradient = contiguous(in[0]);
   if (node.runtime->watched()) node.runtime->ran(node.kind, {gradient, result}, {out[0]});
 }
 
@@ -66,8 +88,8 @@ Tensor softmax_of(const char* kind, const Tensor& a, DType dtype, Backward backw
     runtime.connect(*node.get(), 0, x);
     node->dtype = x.dtype();
   }
-  const Tensor input = contiguous(detach(x));
   Tensor out = runtime.empty(x.shape(), dtype);
+  const Tensor input = contiguous(detach(x));
   if (runtime.watched()) runtime.ran(kind, {input}, {out});
   if (node) {
     runtime.attach(node, out);

@@ -34,6 +34,9 @@ Tensor div_scalar(const Tensor& a);
 /// a += b and a /= number: the same tensor, with a node of its own.
 void add_in_place(const Tensor& a, const Tensor& b);
 void div_in_place(const Tensor& a);
+/// An activation in place: its result (relu) or a copy of its input (silu) is kept.
+void relu_in_place(const Tensor& a);
+void silu_in_place(const Tensor& a);
 /// base ** exponent of two tensors; no gradient.
 Tensor pow_tensor(const Tensor& base, const Tensor& exponent);
 /// a ** exponent.
@@ -51,6 +54,7 @@ Tensor tanh(const Tensor& a);
 Tensor sigmoid(const Tensor& a);
 Tensor relu(const Tensor& a);
 Tensor silu(const Tensor& a);
+Tensor softplus(const Tensor& a);
 Tensor gelu(const Tensor& a);
 /// modeling_bloom.py, BloomGelu.
 Tensor bloom_gelu(const Tensor& x);
@@ -106,6 +110,8 @@ Tensor as_real(const Tensor& a);
 Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep);
 Tensor mean(const Tensor& a, int dim, bool keep);
 Tensor mean_all(const Tensor& a);
+/// Over the dimensions of a bit mask.
+Tensor mean_dims(const Tensor& a, std::uint32_t dims, bool keep);
 Tensor sum_all(const Tensor& a);
 /// The norm over one dimension (linalg_vector_norm). No gradient.
 Tensor norm(const Tensor& a, int dim, bool keep);
@@ -134,6 +140,11 @@ Tensor layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias);
 /// input and 1 / rms of each row in fp32 (native_functions.yaml and derivatives.yaml,
 /// _fused_rms_norm; cuda/layer_norm_kernel.cu, _fused_rms_norm_cuda).
 Tensor rms_norm(const Tensor& x, const Tensor& weight);
+/// x (batch, channels, ...) by mean and deviation of groups of channels; weight and bias (channels)
+/// or empty (native/cuda/group_norm_kernel.cu).
+Tensor group_norm(const Tensor& x, std::int64_t groups, const Tensor& weight, const Tensor& bias);
+/// v times g over v's norms along all dimensions but `dim` (native/cuda/WeightNorm.cu).
+Tensor weight_norm(const Tensor& v, const Tensor& g, int dim);
 /// dtype: of the result (softmax(..., dtype=...)).
 Tensor softmax(const Tensor& a, int dim, DType dtype);
 Tensor log_softmax(const Tensor& a, int dim, DType dtype);
@@ -156,11 +167,52 @@ struct Convolution {
   std::int64_t stride = 1;
   std::int64_t padding = 0;
   std::int64_t groups = 1;
+  std::int64_t dilation = 1;
 };
 /// x (batch, channels, height, width), weight (out, channels / groups, height, width), bias empty
 /// or (out).
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor& bias,
               const Convolution& convolution);
+/// The same over x (batch, channels, length), weight (out, channels / groups, length).
+Tensor conv1d(const Tensor& x, const Tensor& weight, const Tensor& bias,
+              const Convolution& convolution);
+/// Each channel of x (batch, channels, ...) by its mean and deviation; in training those of the
+/// batch, which are saved, else the running ones (aten/src/ATen/native/Normalization.cpp). The
+/// running statistics are updated in place.
+Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, bool training);
+
+// ---- pooling over (batch, channels, height, width) (aten/src/ATen/native/Pool.h)
+struct Window {
+  std::int64_t size = 2;
+  std::int64_t stride = 2;
+  std::int64_t padding = 0;
+  bool ceiling = false;  // a window that begins inside counts
+};
+/// Saves its input and where each maximum was (int64).
+Tensor max_pool2d(const Tensor& x, const Window& window);
+Tensor avg_pool2d(const Tensor& x, const Window& window);
+/// The average over size x size pieces; 1: over everything, which is a mean.
+Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t size);
+
+/// Every place repeated `factor` times in both directions (native/cuda/UpSampleNearest2d.cu).
+Tensor upsample_nearest2d(const Tensor& x, std::int64_t factor);
+/// Zeros around: widths before and behind, the last dimension first (native/PadNd.cpp).
+Tensor pad(const Tensor& a, const std::vector<std::int64_t>& widths);
+/// Shifted round in each dimension of `dims`, one after the other
+/// (native/TensorTransformations.cpp).
+Tensor roll(const Tensor& a, const std::vector<int>& dims);
+/// torch.nn.functional.dropout(inplace=True): noise of the tensor's dtype; on a view the tensor it
+/// was taken of gets the history.
+void dropout_in_place(const Tensor& a, double p);
+
+// ---- recurrent cells (native/RNN.cpp, native/cuda/RNN.cu): what runs without cuDNN
+/// Hidden state and cell of one step, from gates (batch, 4 hidden) and cell (batch, hidden).
+std::pair<Tensor, Tensor> lstm_cell(const Tensor& input_gates, const Tensor& hidden_gates,
+                                    const Tensor& cell, const Tensor& input_bias,
+                                    const Tensor& hidden_bias);
+/// Views of all places of a dimension, and tensors joined along a new one.
+std::vector<Tensor> unbind(const Tensor& a, int dim);
+Tensor stack(const std::vector<Tensor>& tensors, int dim);
 
 // ---- sorting (aten/src/ATen/native/cuda/TensorTopK.cpp, Sort.cpp)
 /// The largest `count` of the last dimension (at most 1024 long) and where they are (int64).
@@ -170,9 +222,12 @@ std::pair<Tensor, Tensor> sort(const Tensor& a);
 
 // ---- index and loss
 Tensor embedding(const Tensor& weight, const Tensor& indices);
-/// x[i, j, ...]: `indices` broadcast against each other and stand for x's leading dimensions; a
-/// gradient where there is one index tensor.
-Tensor index(const Tensor& x, const std::vector<Tensor>& indices);
+/// x[..., i, j, ...]: `indices` broadcast against each other and stand for x's dimensions from
+/// `first` on.
+Tensor index(const Tensor& x, const std::vector<Tensor>& indices, int first = 0);
+/// Sums of rows: `offsets` (bags) say where each bag begins in `indices`
+/// (native/cuda/EmbeddingBag.cu, mode sum).
+Tensor embedding_bag(const Tensor& weight, const Tensor& indices, const Tensor& offsets);
 /// The running sum along the last dimension; in `dtype`. No gradient.
 Tensor cumsum(const Tensor& x, DType dtype);
 /// torch.gather: the element of x's dimension `dim` at every index.
@@ -183,5 +238,7 @@ Tensor pick(const Tensor& x, int dim);
 /// Cross-entropy with mean reduction; logits (rows, classes), target (rows) int64.
 Tensor cross_entropy(const Tensor& logits, const Tensor& target);
 Tensor mse_loss(const Tensor& a, const Tensor& target);
+/// Binary cross-entropy of logits, the mean.
+Tensor bce_with_logits(const Tensor& logits, const Tensor& target);
 
 }  // namespace shardfit::tensor

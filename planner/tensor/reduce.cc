@@ -176,6 +176,16 @@ void mean_all_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = div_scalar(expand(in[0], node.shape));
 }
 
+void mean_dims_backward(Node& node, Gradients& in, Gradients& out) {
+  Tensor gradient = in[0];
+  if (!node.number[1]) {
+    for (int i = 0; i < node.shape.rank; ++i) {
+      if ((node.number[0] >> i) & 1) gradient = unsqueeze(gradient, i);
+    }
+  }
+  out[0] = div_scalar(expand(gradient, node.shape));
+}
+
 void sum_all_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = expand(in[0], node.shape);
 }
@@ -229,6 +239,15 @@ Tensor mean(const Tensor& a, int dim, bool keep) {
   const int i = checked_dim(a, dim);
   NodeRef node = reduction_node("mean", a, mean_backward, i, keep);
   Tensor out = reduce("mean", a, 1U << i, keep, a.dtype());
+  if (node) a.runtime().attach(node, out);
+  return out;
+}
+
+Tensor mean_dims(const Tensor& a, std::uint32_t dims, bool keep) {
+  if (dims >> a.rank() != 0)
+    throw ShapeError("mean: no such dimensions of " + shape_text(a.shape()));
+  NodeRef node = reduction_node("mean", a, mean_dims_backward, dims, keep);
+  Tensor out = reduce("mean", a, dims, keep, a.dtype());
   if (node) a.runtime().attach(node, out);
   return out;
 }

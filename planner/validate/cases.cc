@@ -187,6 +187,35 @@ void read_device(const Node& c, Case& out, Diagnostics& faults) {
   out.count = whole(device, "count", 1, faults);
 }
 
+/// What a batch consists of besides its samples and tokens.
+void read_sizes(const Node& batch, program::TrainingJob& job, Diagnostics& faults) {
+  for (const char* key : {"image_size", "latent", "text_tokens", "image_tokens", "frames",
+                          "samples", "lookups_per_bag"}) {
+    const Node& node = at(batch, key);
+    if (node.kind == Kind::null) continue;
+    std::vector<std::int64_t>& sizes = job.sizes[key];
+    if (node.kind == Kind::list) {
+      for (const Node& one : node.children) {
+        sizes.push_back(spec::as_integer(one, key, {1}, faults).value_or(1));
+      }
+    } else {
+      sizes.push_back(spec::as_integer(node, key, {1}, faults).value_or(1));
+    }
+  }
+}
+
+/// Flags that change a plain loop's program.
+void read_flags(const Node& c, program::TrainingJob& job) {
+  const std::string frozen = "frozen: all but ";
+  for (const Node& flag : at(c, "flags").children) {
+    if (flag.text == "channels_last") job.channels_last = true;
+    if (flag.text.rfind(frozen, 0) == 0) job.train_only = flag.text.substr(frozen.size());
+    // Its checkpointed bottlenecks are the only units that recompute.
+    if (flag.text == "densenet_memory_efficient") job.recompute = Recompute::full;
+    job.switches.insert(flag.text);
+  }
+}
+
 void read_job(const Node& c, Case& out, Diagnostics& faults) {
   program::TrainingJob& job = out.job;
   job.framework = text(c, "profile");
@@ -204,7 +233,9 @@ void read_job(const Node& c, Case& out, Diagnostics& faults) {
   job.grad_scaler = truth(c, "grad_scaler");
   job.zero_to_none = text(c, "zero_grad") != "to zero";
   job.autocast_cache = text(c, "autocast_cache") != "false";
+  read_flags(c, job);
   const Node& batch = at(c, "batch");
+  read_sizes(batch, job, faults);
   job.micro_batch = whole(batch, "micro", 1, faults);
   job.accumulation = whole(batch, "accumulation", 1, faults);
   job.sequence = whole(batch, "sequence", 1, faults);
