@@ -231,7 +231,10 @@ std::vector<Parameter> parameters_of(spec::ProductSpeed& s, bool converts) {
     list.push_back({std::to_string(tile.rows) + "x" + std::to_string(tile.columns),
                     &s.tile_shares[i], 0.02, 1.2});
   }
-  if (converts) list.push_back({"prepared", &s.prepared_bytes, 0.1, 30});
+  if (converts) {
+    list.push_back({"prepared_bytes", &s.prepared_bytes, 0.1, 30});
+    list.push_back({"prepared_row", &s.prepared_row_seconds, 1e-11, 1e-7});
+  }
   return list;
 }
 
@@ -249,7 +252,10 @@ void print_products(const std::string& name, const spec::ProductSpeed& s) {
               s.sustained_share, 1e6 * s.power_seconds, s.memory_share);
   std::printf("       cache_ratio: %.3f, cache: %.4g MB, split: %.3g us, sharpness: %.3f,\n",
               s.cache_ratio, 1e-6 * s.cache_bytes, 1e6 * s.split_seconds, s.sharpness);
-  if (s.prepared_bytes > 0) std::printf("       prepared_bytes: %.3g,\n", s.prepared_bytes);
+  if (s.prepared_bytes > 0) {
+    std::printf("       prepared_bytes: %.3g, prepared_row: %.4g us,\n", s.prepared_bytes,
+                1e6 * s.prepared_row_seconds);
+  }
   std::printf("       tile_shares: [");
   for (std::size_t i = 0; i < s.tile_shares.size(); ++i) {
     std::printf("%s%.3f", i > 0 ? ", " : "", s.tile_shares[i]);
@@ -267,7 +273,10 @@ void fit_products(const Device& device, const std::vector<Row>& all) {
     const double peak = peak_of(device, dtype);
     if (rows.empty() || peak <= 0) continue;
     spec::ProductSpeed speed;
-    if (std::string(dtype) != "bfloat16") speed.prepared_bytes = 3;
+    if (std::string(dtype) != "bfloat16") {
+      speed.prepared_bytes = 3;
+      speed.prepared_row_seconds = 3e-9;
+    }
     const auto predict = [&](const Row& row) {
       return run::product_seconds(speed, device.rates, peak, shape_of(row));
     };

@@ -71,7 +71,9 @@ double product_seconds(const ProductSpeed& speed, const DeviceRates& device, dou
   const double missed = 1 / (1 + std::pow(speed.cache_bytes / bytes, cache_edge));
   const double memory = bytes * missed / (device.bandwidth * speed.memory_share) +
                         bytes / (device.bandwidth * speed.cache_ratio);
-  const double prepared = speed.prepared_bytes * shape.m * shape.k * shape.groups / device.bandwidth;
+  const double prepared =
+      shape.groups * shape.m *
+      (speed.prepared_row_seconds + speed.prepared_bytes * shape.k / device.bandwidth);
   return speed.launch_seconds + prepared + mean_of_powers(compute, memory, speed.sharpness);
 }
 

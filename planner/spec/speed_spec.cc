@@ -40,6 +40,7 @@ ProductSpeed read_product(const Node& node, const std::string& what, Diagnostics
   numbers.real("memory_share", s.memory_share).real("cache_ratio", s.cache_ratio);
   numbers.seconds("split", s.split_seconds).real("sharpness", s.sharpness, {1, 100});
   numbers.real("prepared_bytes", s.prepared_bytes, {0, 100});
+  numbers.seconds("prepared_row", s.prepared_row_seconds);
   if (const auto bytes = map.bytes("cache")) {
     s.cache_bytes = static_cast<double>(bytes->value.count());
   }

@@ -40,6 +40,7 @@ struct ProductSpeed {
   /// Bytes moved for each element of the first operand before the product: its conversion to 8 or 4
   /// bits with a scale. 0 where it is of the product's dtype.
   double prepared_bytes = 0;
+  double prepared_row_seconds = 0;  // and for each of its rows, however short
   double sharpness = 3;  // power of the mean of compute and memory time; larger: their maximum
 };
 

@@ -11,6 +11,8 @@
 #include "program/training.h"
 #include "run/memory_clock.h"
 #include "run/run.h"
+#include "run/time_clock.h"
+#include "spec/cluster_spec.h"
 
 namespace {
 
@@ -49,6 +51,19 @@ int main(int argc, char** argv) {
   const double memory = best_ms(20, [&] { peaks = shardfit::run::requested_peaks(program); });
   shardfit::run::RunResult result;
   const double clock = best_ms(20, [&] { result = shardfit::run::run_program(program, {}); });
+  job.record_computes = true;
+  shardfit::Program timed;
+  const double record = best_ms(20, [&] { timed = lowering.lower(job); });
+  shardfit::Diagnostics faults;
+  shardfit::spec::DeviceCatalog devices(SHARDFIT_SOURCE_DIR "/model_specs/devices");
+  shardfit::spec::ClusterSpec cluster;
+  cluster.device = *devices.find("h200", faults);
+  const shardfit::run::Machine machine = shardfit::run::machine_of(cluster);
+  const shardfit::run::RankProgram rank{&timed, {}};
+  double seconds = 0;
+  const double play = best_ms(20, [&] {
+    seconds = shardfit::run::run_time({&rank, 1}, machine).step_seconds;
+  });
   std::int64_t sum = 0;
   const double bare = best_ms(20, [&] {
     for (const shardfit::Instruction& i : program.instructions) {
@@ -66,6 +81,8 @@ int main(int argc, char** argv) {
               1e6 * memory / events);
   std::printf("allocator            %8.3f ms  %6.1f ns an instruction\n", clock,
               1e6 * clock / events);
+  std::printf("lower, with operators%7.3f ms\n", record);
+  std::printf("time clock           %8.3f ms  a step of %.2f s on h200\n", play, seconds);
   std::printf("bare loop            %8.3f ms\n", bare);
   std::printf("ratio clock / bare   %8.1f\n", memory / bare);
   std::printf("all three            %8.3f ms\n", lower + memory + clock);
