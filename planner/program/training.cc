@@ -400,7 +400,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
   try {
     if (family_.framework == "megatron") {
       throw_if_any(check_megatron(job, globals), model_);
-      run_megatron(job, machine, class_of(library, head_class(family_, job.head)),
+      run_megatron(job, machine, class_of(library, head_of(job, family_).second),
                    class_of(library, program_class(job.program)));
       return std::move(runtime.program);
     }
@@ -553,7 +553,7 @@ std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) c
   Machine machine(runtime, library, globals);
   std::vector<LinearModule> out;
   try {
-    machine.build(class_of(library, head_class(family_, head)), {}, "");
+    machine.build(class_of(library, head_of(job, family_).second), {}, "");
   } catch (const model::ModelError& error) {
     rethrow(error, family_, model_);
   } catch (const OverflowError& error) {

@@ -1,5 +1,7 @@
 #include "search/sharing.h"
 
+#include <utility>
+
 namespace shardfit::search {
 
 using spec::Parallel;
@@ -74,6 +76,10 @@ program::DeepSpeedJob deepspeed_job(const program::TrainingJob& job, Parallel pa
 program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, std::int64_t ranks,
                                  int rank) {
   if (job.framework == "deepspeed") {
+    // Mixed precision is the engine's own: the model, adapters too, in 16 bit, masters in fp32.
+    if (job.autocast) job.parameters = *std::exchange(job.autocast, std::nullopt);
+    if (job.lora && is_half(job.parameters)) job.lora->fp32_adapters = false;
+    job.grad_scaler = false;
     job.deepspeed = deepspeed_job(job, parallel, ranks, rank);
     return job;
   }

@@ -194,9 +194,10 @@ struct AutocastExtra : NodeExtra {
 
 /// matmul with a weight that needs a gradient: should_fold sees that, grad mode or not.
 Tensor folded(const Tensor& x, const Tensor& weight) {
-  Shape shape = x.shape();
+  const Tensor input = cast_low(x);
+  Shape shape = input.shape();
   shape[-1] = weight.size(1);
-  const Tensor rows = reshape(cast_low(x), Shape{x.count() / x.size(-1), x.size(-1)});
+  const Tensor rows = reshape(input, Shape{input.count() / input.size(-1), input.size(-1)});
   return unsafe_view(mm(rows, weight), shape);
 }
 

@@ -140,6 +140,7 @@ Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bia
     node->save(mean);
     node->save(rstd);
     node->save(weight);
+    node->save(bias);  // of derivatives.yaml, native_layer_norm
   }
   return out;
 }

@@ -34,8 +34,16 @@ void ParameterCoordinator::finish_in_flight() {
   }
 }
 
+/// assert_ints_same_as_other_ranks: how many, and which, sent by rank 0.
+void ParameterCoordinator::compare_with_ranks(std::size_t numbers) {
+  const tensor::Tensor length = runtime_.empty({}, DType::i64);
+  const auto count = static_cast<std::int64_t>(numbers);
+  const tensor::Tensor values = runtime_.empty(tensor::Shape{count}, DType::i64);
+}
+
 void ParameterCoordinator::reset_step() {
   finish_in_flight();
+  if (mode_ != Mode::complete) compare_with_ranks(modules_.size());
   if (mode_ == Mode::record) {
     order_.clear();
     for (std::size_t i = 0; i < modules_.size(); ++i) {
@@ -43,6 +51,7 @@ void ParameterCoordinator::reset_step() {
       std::sort(own.begin(), own.end(), [](auto* a, auto* b) { return a->id < b->id; });
       for (ShardedParameter* p : own) order_.push_back({p, static_cast<std::int64_t>(i)});
     }
+    for (int k = 0; k < 2; ++k) compare_with_ranks(order_.size());
     mode_ = Mode::complete;
   } else if (mode_ == Mode::invalid) {
     mode_ = Mode::record;
@@ -86,6 +95,7 @@ void ParameterCoordinator::fetch(ZeroModule& module, bool forward) {
   for (ShardedParameter* p : module.parameters) {
     p->activate(&module);
     if (recomputing && !backward_.empty() && !p->whole->leaf_requires_grad) {
+      p->activate(backward_.back());
       auto& list = backward_.back()->recomputed;
       if (std::find(list.begin(), list.end(), p) == list.end()) list.push_back(p);
     }

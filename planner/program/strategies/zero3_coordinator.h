@@ -40,6 +40,7 @@ class ParameterCoordinator {
     std::int64_t last_used;  // step
   };
 
+  void compare_with_ranks(std::size_t numbers);
   void check_trace(const ZeroModule& module);
   void invalidate();
   void fetch(ZeroModule& module, bool forward);

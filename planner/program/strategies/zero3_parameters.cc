@@ -104,11 +104,11 @@ std::shared_ptr<Gather> ShardedParameters::start(std::vector<ShardedParameter*> 
   const bool single = list.size() == 1;
   Tensor flat =
       memory(part * job_.ranks, dtype, single ? Category::parameter : Category::communication);
-  std::vector<Tensor> copies;  // of parts that are on the host
   if (shards_on_host()) {
     for (const ShardedParameter* p : list) {
-      copies.push_back(memory(p->part, dtype, Category::communication));
+      gather->inputs.push_back(memory(p->part, dtype, Category::communication));
     }
+    if (!single) gather->inputs.clear();  // copied into the flat tensor first
   }
   gather->done = all_gather(dtype, part * job_.ranks);
   if (single) {
@@ -122,6 +122,7 @@ std::shared_ptr<Gather> ShardedParameters::start(std::vector<ShardedParameter*> 
 void ShardedParameters::wait(Gather& gather) {
   if (gather.complete) return;
   if (!gather.local) runtime_.wait_event(gather.done, runtime_.current_stream);
+  gather.inputs.clear();
   for (ShardedParameter* p : gather.parameters) {
     if (gather.flat) {
       // torch.cat of the parts of all ranks.
@@ -144,9 +145,18 @@ void ShardedParameters::gather_now(const std::vector<ShardedParameter*>& wanted)
     const auto gather = start(list);
     return wait(*gather);
   }
-  std::vector<Tensor> wholes;
+  std::vector<Tensor> wholes, inputs;
+  if (shards_on_host() && list.size() > 1) {
+    for (const ShardedParameter* p : list) {
+      inputs.push_back(memory(p->part, p->whole.dtype(), Category::communication));
+    }
+  }
   for (const ShardedParameter* p : list) {
     wholes.push_back(memory(p->part * job_.ranks, p->whole.dtype(), Category::parameter));
+  }
+  if (shards_on_host() && list.size() == 1) {
+    inputs.push_back(
+        memory(list.front()->part, list.front()->whole.dtype(), Category::communication));
   }
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (job_.ranks > 1) {

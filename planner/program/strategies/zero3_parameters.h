@@ -37,7 +37,8 @@ struct ShardedParameter {
 struct Gather {
   std::vector<ShardedParameter*> parameters;
   tensor::Tensor flat;
-  std::uint32_t done = 0;  // event
+  std::vector<tensor::Tensor> inputs;  // parts copied from the host, kept while the gather runs
+  std::uint32_t done = 0;              // event
   bool complete = false;
   bool local = false;  // one rank: nothing is exchanged
 };
