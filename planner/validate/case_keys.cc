@@ -74,7 +74,9 @@ const Words& keys() {
                            "eager_twin",
                            "measured",
                            "build",
-                           "eval"};
+                           "eval",
+                           "cudnn_sdp",
+                           "differs"};
   return words;
 }
 
@@ -84,7 +86,9 @@ struct Part {
 };
 const std::vector<Part>& parts() {
   static const std::vector<Part> list{
-      {"batch", {"micro", "accumulation", "sequence", "decoder_sequence"}},
+      {"batch",
+       {"micro", "accumulation", "sequence", "decoder_sequence", "text_tokens", "image_size",
+        "image_tokens", "latent", "frames", "samples", "lookups_per_bag"}},
       {"optimizer",
        {"name", "implementation", "hf_optim", "chosen_by_default", "zero_redundancy",
         "parameters_as_bucket_view"}},

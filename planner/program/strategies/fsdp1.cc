@@ -12,14 +12,8 @@ namespace shardfit::program {
 namespace fsdp1 {
 namespace {
 
-using model::Module;
-using model::Value;
-using model::ValueKind;
-using tensor::Label;
-using tensor::Runtime;
-using tensor::Scoped;
-using tensor::Shape;
-using tensor::Tensor;
+using model::Module, model::Value, model::ValueKind;
+using tensor::Label, tensor::Runtime, tensor::Scoped, tensor::Shape, tensor::Tensor;
 using Sharding = Fsdp1Job::Sharding;
 using Prefetch = Fsdp1Job::Prefetch;
 

@@ -1,0 +1,208 @@
+#include "program/lowering_words.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include "base/units.h"
+#include "model/blame.h"
+#include "model/dimensions.h"
+#include "model/machine.h"
+
+namespace shardfit::program {
+
+using model::Globals;
+using model::Library;
+using model::Machine;
+using model::Module;
+using model::Value;
+using model::ValueKind;
+using model::ValueList;
+using tensor::Runtime;
+using tensor::Tensor;
+
+const std::pair<std::string, std::string>& head_of(const TrainingJob& job,
+                                                   const spec::FamilySpec& family) {
+  std::vector<std::string> heads;
+  const std::string wanted = job.head.empty() ? "causal" : job.head;
+  for (const auto& head : family.heads) {
+    if (head.first == wanted) return head;
+    heads.push_back(head.first);
+  }
+  if (job.head.empty()) return family.heads.front();
+  throw InputError(family.where,
+                   "the family '" + family.name + "' has no head " + shardfit::quoted(job.head),
+                   suggest(job.head, heads));
+}
+
+void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globals& globals) {
+  globals.set("micro_batch", Value::of(job.micro_batch));
+  globals.set("sequence", Value::of(job.sequence));
+  globals.set("decoder_sequence",
+              Value::of(job.decoder_sequence > 0 ? job.decoder_sequence : job.sequence));
+  globals.set("accumulation", Value::of(job.accumulation));
+  globals.set_text("attention_implementation", job.attention);
+  globals.set_text("attention_mask_kind", job.attention_mask);
+  globals.set_text("head", head_of(job, family).first);
+  globals.set_text("loss", job.loss);
+  globals.set_text("experts_implementation", job.experts);
+  if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
+  globals.set("clip_gradients", Value::of_bool(job.clip_foreach.has_value()));
+  globals.set("grad_scaler", Value::of_bool(job.grad_scaler));
+  globals.set("autocasting", Value::of_bool(job.autocast.has_value()));
+  globals.set("recomputing", Value::of_bool(job.recompute == Recompute::full));
+  globals.set(
+      "engine_scales_loss",
+      Value::of_bool(job.deepspeed && deepspeed_scales_loss(*job.deepspeed, job.parameters)));
+  globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
+  for (const char* name :
+       {"batchnorm_in_eval_mode", "densenet_memory_efficient", "cudnn_disabled", "channels_last"}) {
+    globals.set(name, Value::of_bool(job.switches.count(name) > 0));
+  }
+  for (const auto& [name, sizes] : job.sizes) {
+    ValueList list;
+    for (const std::int64_t size : sizes) list.push_back(Value::of(size));
+    globals.set(name,
+                sizes.size() == 1 ? Value::of(sizes.front()) : Value::of_list(std::move(list)));
+  }
+  if (job.dropout) {
+    for (const std::string& rate : family.dropouts) globals.set(rate, Value::of_real(*job.dropout));
+  }
+}
+
+const model::CompiledClass& class_of(const Library& library, const std::string& name) {
+  const model::CompiledClass* type = library.find(name);
+  if (!type) {
+    throw InputError(library.family().where, "no module or program named " + quoted(name));
+  }
+  return *type;
+}
+
+void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
+             const spec::ModelSpec& model) {
+  const std::string text =
+      std::string(error.what()) + (error.path.empty() ? "" : " (in module '" + error.path + "')");
+  const spec::Node* number = model::number_behind(error.where, error.what(), family, model);
+  if (!number || !error.where.known()) throw InputError(error.where, text);
+  throw InputError(number->where, quoted(number->key) + ": " + text,
+                   {"the family's expression: " + error.where.text()});
+}
+
+void blame_overflow(const OverflowError& error, const spec::ModelSpec& model) {
+  const spec::Node* number = model::absurd_number(model);
+  if (!number) return;
+  throw InputError(number->where, "the numbers of " + quoted(model.name) +
+                                      " are too large to count in 63 bits: " + error.what());
+}
+
+namespace {
+
+/// Published counts are of checkpoints, and those hold some buffers too.
+void add_counted_buffers(Machine& machine, const Globals& globals,
+                         std::vector<Lowering::ParameterShape>& out) {
+  std::deque<std::string> texts;
+  for (const Module& m : machine.modules) {
+    const spec::ClassSpec& type = *m.type->spec;
+    for (std::size_t i = 0; i < type.buffers.size(); ++i) {
+      const spec::TensorSpec& buffer = type.buffers[i];
+      const Tensor& t = m.tensors[type.parameters.size() + i];
+      if (!buffer.counted || !t) continue;
+      Diagnostics faults;
+      const model::Code when = bind_expression(*buffer.counted, globals, nullptr, texts, faults);
+      faults.throw_if_any();
+      if (!machine.evaluate(when, nullptr, nullptr).truth()) continue;
+      out.push_back({m.path + "." + buffer.name, t.shape()});
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<Lowering::ParameterShape> Lowering::parameters() const {
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  TrainingJob job;
+  job.framework = "plain-pytorch";
+  job.head = family_.heads.front().first;
+  set_job_words(job, family_, globals);
+  if (family_.framework == "megatron") set_megatron_words(job, globals);
+  Library library(family_, globals);
+  Runtime runtime({});
+  runtime.module_id("");
+  Machine machine(runtime, library, globals);
+  try {
+    const Module* root = machine.build(class_of(library, family_.heads.front().second), {}, "");
+    machine.tie();
+    std::vector<ParameterShape> out;
+    for (const model::Parameter& p : machine.parameters(*root)) {
+      out.push_back({p.path, p.tensor.shape()});
+    }
+    add_counted_buffers(machine, globals, out);
+    return out;
+  } catch (const model::ModelError& error) {
+    rethrow(error, family_, model_);
+  } catch (const OverflowError& error) {
+    blame_overflow(error, model_);
+    throw;
+  }
+}
+
+std::optional<std::int64_t> Lowering::longest_sequence() const {
+  if (!family_.longest_sequence) return {};
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  const spec::FamilySpec no_classes;
+  Library library(no_classes, globals);
+  Runtime runtime({});
+  Machine machine(runtime, library, globals);
+  std::deque<std::string> texts;
+  Diagnostics faults;
+  const model::Code code =
+      bind_expression(*family_.longest_sequence, globals, nullptr, texts, faults);
+  faults.throw_if_any();
+  const Value value = machine.evaluate(code, nullptr, nullptr);
+  if (value.kind != ValueKind::integer) return {};
+  return value.integer;
+}
+
+std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) const {
+  Globals globals;
+  model::set_dimensions(family_, model_, globals);
+  TrainingJob job;
+  job.head = head;
+  set_job_words(job, family_, globals);
+  Library library(family_, globals);
+  Runtime runtime({});
+  runtime.module_id("");
+  Machine machine(runtime, library, globals);
+  std::vector<LinearModule> out;
+  try {
+    machine.build(class_of(library, head_of(job, family_).second), {}, "");
+  } catch (const model::ModelError& error) {
+    rethrow(error, family_, model_);
+  } catch (const OverflowError& error) {
+    blame_overflow(error, model_);
+    throw;
+  }
+  const int vocabulary = globals.find("vocab_size");
+  for (const Module& m : machine.modules) {
+    if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
+    const Tensor& weight = m.tensors.front();
+    const bool head_of_model =
+        vocabulary >= 0 && weight.shape().rank > 0 &&
+        weight.shape()[0] == globals.values[static_cast<std::size_t>(vocabulary)].integer;
+    out.push_back({m.path, head_of_model});
+  }
+  return out;
+}
+
+std::int64_t Lowering::parameter_count() const {
+  std::int64_t count = 0;
+  try {
+    for (const ParameterShape& p : parameters()) count = checked_add(count, p.shape.count());
+  } catch (const OverflowError& error) {
+    blame_overflow(error, model_);
+    throw;
+  }
+  return count;
+}
+
+}  // namespace shardfit::program

@@ -1,0 +1,32 @@
+#pragma once
+// What the files of Lowering share: a job's words for the model's language, and its classes by
+// name.
+
+#include <string>
+#include <utility>
+
+#include "model/machine.h"
+#include "program/training.h"
+
+namespace shardfit::program {
+
+/// The job's head with its class: where the job names none, causal or else the family's first.
+/// Throws InputError for a head the family lacks.
+const std::pair<std::string, std::string>& head_of(const TrainingJob& job,
+                                                   const spec::FamilySpec& family);
+
+/// The job's numbers as the names that family and framework files use.
+void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, model::Globals& globals);
+
+/// Throws InputError where no class has that name.
+const model::CompiledClass& class_of(const model::Library& library, const std::string& name);
+
+/// Sizes that each fit but whose products do not: a number of the model's file, where one is past
+/// any model's; else it is the job's, and left to those who know its places.
+void blame_overflow(const OverflowError& error, const spec::ModelSpec& model);
+
+/// A fault of the model's program as an InputError, at the person's own key where one is to blame.
+[[noreturn]] void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
+                          const spec::ModelSpec& model);
+
+}  // namespace shardfit::program
