@@ -31,10 +31,10 @@ void judge_rank(const ConfirmedRank& rank, ConfirmVerdict& verdict) {
   if (rank.step_seconds.empty()) off("no step was completed: " + rank.stopped);
   const Levels& m = rank.measured;
   const Levels& p = rank.predicted;
-  if (std::fabs(relative(m.allocated, p.allocated)) > allocated_tolerance) {
+  if (std::fabs(relative(m.allocated, p.allocated)) > validate::allocated_tolerance) {
     off(off_words("allocated", m.allocated, p.allocated));
   }
-  if (std::fabs(relative(m.reserved, p.reserved)) > reserved_tolerance) {
+  if (std::fabs(relative(m.reserved, p.reserved)) > validate::reserved_tolerance) {
     std::string words = off_words("reserved", m.reserved, p.reserved);
     if (rank.retries > 0) {
       words += ", because cached blocks had to be given back " + std::to_string(rank.retries) +
@@ -42,7 +42,7 @@ void judge_rank(const ConfirmedRank& rank, ConfirmVerdict& verdict) {
     }
     off(words);
   }
-  if (std::fabs(relative(m.device, p.device)) > device_tolerance) {
+  if (std::fabs(relative(m.device, p.device)) > validate::device_tolerance) {
     const std::int64_t outside = m.device - m.reserved, planned = p.device - p.reserved;
     off(off_words("device", m.device, p.device) + ", because context and libraries took " +
         format_bytes(Bytes(outside)) + " where the plan has " + format_bytes(Bytes(planned)));

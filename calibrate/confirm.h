@@ -63,10 +63,6 @@ struct Confirmation {
   std::vector<ConfirmedWay> ways;
 };
 
-/// Relative differences that count as confirmed.
-inline constexpr double allocated_tolerance = 0.005, reserved_tolerance = 0.02,
-                        device_tolerance = 0.02;
-
 struct ConfirmVerdict {
   bool confirmed = false;
   std::vector<std::string> because;  // what is off, and by how much; what it comes from

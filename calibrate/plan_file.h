@@ -8,30 +8,18 @@
 #include <vector>
 
 #include "calibrate/benchmarks.h"
-#include "run/allocator_settings.h"
 #include "run/program_file.h"
+#include "validate/planned.h"
 
 namespace shardfit::calibrate {
 
-struct PlannedPhase {
-  std::string name;  // "steady_step.backward"
-  std::int64_t allocated = 0, reserved = 0;
-};
-
-struct PlannedGpu {
-  int index = 0, rank = 0;
-  std::int64_t usable = 0, context = 0;
-  std::int64_t allocated = 0, reserved = 0, device = 0;
-  std::vector<PlannedPhase> phases;
+struct PlannedGpu : validate::PlannedGpu {
   std::string program_path;
   run::ProgramFile program;
 };
 
-struct PlannedOption {
-  std::string name, device, parallel, verdict;
-  std::string allocator;  // settings string
-  run::AllocatorSettings settings;
-  std::optional<double> step_seconds, exchange_seconds;
+/// With the programs; its own `gpus` hide those without.
+struct PlannedOption : validate::PlannedOption {
   std::vector<PlannedGpu> gpus;
 };
 

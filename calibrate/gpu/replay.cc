@@ -304,7 +304,7 @@ void RankReplay::read_levels(const PhaseMark& mark) {
                            [&](const ConfirmedPhase& p) { return p.name == name; });
   if (same == phases.end()) {
     ConfirmedPhase phase{name, -1, -1, {}};
-    for (const PlannedPhase& planned : gpu_.phases) {
+    for (const validate::PlannedPhase& planned : gpu_.phases) {
       if (planned.name != name) continue;
       phase.predicted_allocated = planned.allocated;
       phase.predicted_reserved = planned.reserved;

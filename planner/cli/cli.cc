@@ -10,6 +10,7 @@
 #include "cli/batch_command.h"
 #include "cli/calibrate_command.h"
 #include "cli/command_line.h"
+#include "cli/compare_command.h"
 #include "cli/graph_command.h"
 #include "cli/partition_command.h"
 #include "cli/plan_command.h"
@@ -60,6 +61,7 @@ struct Request {
   ReplayOptions replay;
   GraphOptions graph;
   PartitionOptions partition;
+  CompareOptions compare;
   bool validate_json = false;
   int (*command)(const Request&, const CommandLine&, std::ostream&, std::ostream&) = nullptr;
 };
@@ -93,6 +95,17 @@ int run_partition(const Request& request, const CommandLine&, std::ostream& out,
 
 int run_validate(const Request& request, const CommandLine&, std::ostream& out, std::ostream& err) {
   return validate_command(request.files, request.validate_json, out, err);
+}
+
+int run_compare(const Request& request, const CommandLine&, std::ostream& out, std::ostream&) {
+  CompareOptions options = request.compare;
+  options.plan = request.files.front();
+  options.files.assign(request.files.begin() + 1, request.files.end());
+  if (options.files.empty()) {
+    throw InputError(whole_file("command line"), "compare needs a run beside the plan",
+                     {"a memory snapshot, statistics as JSON, or what calibrate/trial wrote"});
+  }
+  return compare_command(options, out);
 }
 
 int run_graph(const Request& request, const CommandLine& line, std::ostream& out,
@@ -239,6 +252,20 @@ void add_validate(CLI::App& app, Request& request) {
   validate->footer("Exit code: 0, or 2 where a file is bad, 3 a bug of ours.");
 }
 
+void add_compare(CLI::App& app, Request& request) {
+  CLI::App* added = add_command(app, request, "compare", "Your own run beside a plan", run_compare);
+  added
+      ->add_option("PLAN FILE...", request.files,
+                   "plan.json; then a memory snapshot of PyTorch (read as data only), "
+                   "memory_stats() as JSON, or the trial's JSON; several: one a rank")
+      ->type_name("")
+      ->required();
+  added->add_option("--option", request.compare.option, "of the plan; default the recommended one")
+      ->type_name("NAME");
+  added->add_flag("--json", request.compare.json, "JSON instead of the table");
+  added->footer("Exit code: 0 as predicted, 1 off, 2 bad input, 3 a bug of ours.");
+}
+
 void add_graph(CLI::App& app, Request& request) {
   CLI::App* added =
       add_command(app, request, "graph",
@@ -279,6 +306,7 @@ void add_commands(CLI::App& app, Request& request) {
   add_graph(app, request);
   add_replay(app, request);
   add_partition(app, request);
+  add_compare(app, request);
   // Its words are read by the program it hands over to (run(), below).
   app.add_subcommand("calibrate", "Ask the real card: measure, confirm, smoke-test");
 }
