@@ -73,7 +73,7 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
   if (countable(program)) {
     out.unlimited = run_program(program, limits);
   } else {
-    out.unlimited.failure.emplace();
+    out.unlimited.failure = run::RunResult::Failure{};
     const auto first = std::find_if(
         program.storages.begin(), program.storages.end(),
         [](const StorageInfo& s) { return s.bytes > run::CachingAllocator::largest_total; });

@@ -96,7 +96,7 @@ std::string set_name(OperatorKind kind, const OperatorRow& row) {
 
 double quantile(std::vector<float>& values, double q) {
   if (values.empty()) return 0;
-  const auto i = static_cast<std::ptrdiff_t>(q * static_cast<double>(values.size() - 1) + 0.5);
+  const auto i = std::lround(q * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), values.begin() + i, values.end());
   return static_cast<double>(values[static_cast<std::size_t>(i)]);
 }

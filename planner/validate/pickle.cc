@@ -210,7 +210,6 @@ class PickleReader {
   void containers(char code) {
     switch (code) {
       case ']':
-        return push_list(Kind::list, {});
       case ')':
         return push_list(Kind::list, {});
       case '}':

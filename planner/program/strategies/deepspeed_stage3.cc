@@ -96,6 +96,7 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
     if (is_root(module) && lora_) enter(second_root_, arguments, 0);
   }
 
+  using DeepSpeedEngine::after_forward;
   void after_forward(const Module& module, Value& result) override {
     if (module.output_wants_gradient && result.kind == ValueKind::tensor &&
         !result.tensor.requires_grad()) {

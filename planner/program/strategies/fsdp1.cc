@@ -261,7 +261,7 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
     if (handle.has_hook || !handle.trainable() || !handle.flat->accumulator) return;
     handle.has_hook = true;
     handle.accumulator = tensor::NodeRef(handle.flat->accumulator);
-    handle.accumulator->after.push_back([this, &handle] { after_backward(handle); });
+    handle.accumulator->after.push_back([this, &handle] { gradient_arrived(handle); });
   }
 
   /// A unit without trainable parameters is over when its inputs' gradients are there.
@@ -321,7 +321,7 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
   }
 
   /// _post_backward_hook.
-  void after_backward(Handle& handle) {
+  void gradient_arrived(Handle& handle) {
     handle.stage = Stage::after_backward;
     if (!handle.flat->grad) return;
     const Scoped<bool> no_grad(runtime_.grad_enabled, false);

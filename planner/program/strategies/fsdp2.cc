@@ -46,8 +46,8 @@ void run_after_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradi
 }
 
 struct Unit {
-  Unit(Shared& shared, const Fsdp2Job& job, const Meshes& meshes, std::vector<Module*> m)
-      : modules(m.begin(), m.end()), group(shared, job, meshes, m.front()->label) {}
+  Unit(Shared& shared, const Meshes& meshes, std::vector<Module*> m)
+      : modules(m.begin(), m.end()), group(shared, meshes, m.front()->label) {}
   std::vector<const Module*> modules;
   std::vector<const Module*> to_run;  // of several, those that this forward has not reached
   Group group;
@@ -186,7 +186,7 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   }
 
   Unit& make_unit(const std::vector<Module*>& modules, bool reshard) {
-    Unit& unit = units_.emplace_back(shared_, job_, meshes_, modules);
+    Unit& unit = units_.emplace_back(shared_, meshes_, modules);
     unit.group.reshard_after_forward = reshard;
     unit.group.to_smaller_mesh = job_.reshard_ranks > 1 && job_.reshard_ranks < job_.ranks;
     std::vector<model::Parameter> listed;

@@ -69,13 +69,11 @@ std::vector<Tensor> Group::gather_inputs(Tensor& flat) const {
   if (cast.empty()) return inputs;
   flat = runtime_.empty(Shape{count}, dtype);
   copied(runtime_, "foreach_copy", cast, {flat});
-  std::int64_t at = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const Parameter& p = parameters[i];
     if (!p.cast || p.offload) continue;
     const Shape part{p.gather_input().count()};
     inputs[i] = runtime_.alias_of(flat, part, Shape{1});
-    at += part[0];
   }
   return inputs;
 }

@@ -58,8 +58,8 @@ struct Meshes {
 
 class Group {
  public:
-  Group(Shared& shared, const Fsdp2Job& job, const Meshes& meshes, std::uint32_t label)
-      : shared_(shared), runtime_(shared.runtime), job_(job), meshes_(meshes), label_(label) {}
+  Group(Shared& shared, const Meshes& meshes, std::uint32_t label)
+      : shared_(shared), runtime_(shared.runtime), meshes_(meshes), label_(label) {}
 
   std::vector<Parameter> parameters;
   Stage stage = Stage::idle;
@@ -93,7 +93,6 @@ class Group {
 
   Shared& shared_;
   tensor::Runtime& runtime_;
-  const Fsdp2Job& job_;
   const Meshes& meshes_;
   std::uint32_t label_;
   std::shared_ptr<Gathering> gathering_;
