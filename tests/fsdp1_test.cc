@@ -7,38 +7,20 @@
 #include <set>
 #include <string>
 
-#include "program/training.h"
+#include "strategy_support.h"
 
 using namespace shardfit;
 
 namespace {
 
-constexpr std::int64_t layers = 3;
+using test::exchanges;
+constexpr std::int64_t layers = test::small_layers;
 using Sharding = program::Fsdp1Job::Sharding;
 
 Program lower(const program::Fsdp1Job& fsdp, int steps = 1) {
-  spec::ModelSpec model =
-      spec::read_model(std::string(SHARDFIT_SOURCE_DIR) +
-                       "/tests/data/validate/models/meta-llama__Llama-3.2-1B.json");
-  spec::Node count;
-  count.kind = spec::Kind::integer;
-  count.text = std::to_string(layers);
-  spec::override_number(model, "num_hidden_layers", count);
-  const program::Lowering lowering(std::move(model), "plain-pytorch");
-  program::TrainingJob job;
-  job.program = "plain-loop-1";
-  job.sequence = 64;
-  job.steps = steps;
+  program::TrainingJob job = test::small_job(steps);
   job.fsdp1 = fsdp;
-  return lowering.lower(job);
-}
-
-std::map<CollectiveKind, int> exchanges(const Program& program) {
-  std::map<CollectiveKind, int> count;
-  for (const Instruction& i : program.instructions) {
-    if (i.action == Action::collective) ++count[program.collectives[i.id].kind];
-  }
-  return count;
+  return test::lower_small_llama(job);
 }
 
 }  // namespace

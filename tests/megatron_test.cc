@@ -2,12 +2,12 @@
 
 #include <map>
 
+#include "exact_readings.h"
 #include "model_support.h"
 #include "program/megatron.h"
 #include "run/run.h"
 #include "run/time_clock.h"
 #include "spec/cluster_spec.h"
-#include "validate/compare.h"
 
 namespace shardfit {
 namespace {
@@ -103,19 +103,7 @@ run::Machine fast_machine() {
 }  // namespace
 
 TEST_CASE("exact readings: Megatron-core, every rank equal to the byte") {
-  const std::string file = SHARDFIT_SOURCE_DIR "/tests/data/validate/megatron.yaml";
-  const auto results = validate::predict(validate::read_cases(file));
-  CHECK(results.size() >= 32);
-  for (const auto& result : results) {
-    CAPTURE(result.id);
-    CHECK(result.skipped == "");
-    CHECK(result.rows.size() == 14);
-    for (const auto& row : result.rows) {
-      CAPTURE(row.phase);
-      CAPTURE(row.counter);
-      CHECK(row.predicted == row.measured);
-    }
-  }
+  test::check_exact("megatron.yaml", 32, 14);
 }
 
 TEST_CASE("tensor and pipeline degree 1 equal the single-GPU program") {

@@ -2,28 +2,13 @@
 // backward.
 #include <doctest/doctest.h>
 
+#include "exact_readings.h"
 #include "model_support.h"
-#include "validate/compare.h"
 
 namespace shardfit {
-namespace {
-
-const std::string data = SHARDFIT_SOURCE_DIR "/tests/data/validate/";
-
-}  // namespace
 
 TEST_CASE("exact readings: networks of pictures, sound and tables are equal to the byte") {
-  const auto results = validate::predict(validate::read_cases(data + "vision.yaml"));
-  CHECK(results.size() >= 36);
-  for (const auto& result : results) {
-    CAPTURE(result.id);
-    CHECK(result.skipped == "");
-    for (const auto& row : result.rows) {
-      CAPTURE(row.phase);
-      CAPTURE(row.counter);
-      CHECK(row.predicted == row.measured);
-    }
-  }
+  test::check_exact("vision.yaml", 36);
 }
 
 TEST_CASE("ResNet-50 keeps 2,730,177,028 bytes for the backward pass of 32 pictures") {

@@ -10,12 +10,14 @@
 #include "cli/cli.h"
 #include "report/report.h"
 #include "search/batch.h"
+#include "search/sharing.h"
 #include "spec/data_directory.h"
 #include "spec/reader.h"
 
 namespace shardfit::cli {
 namespace {
 
+using report::right;
 using search::BatchCell;
 using search::BatchRow;
 using search::BatchTable;
@@ -27,10 +29,6 @@ using Json = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
 constexpr std::int64_t most_sequence = 100'000'000;
 constexpr std::size_t most_rows = 64;
 
-std::string right(const std::string& text, std::size_t columns) {
-  return text.size() < columns ? std::string(columns - text.size(), ' ') + text : text;
-}
-
 /// "." where a smaller batch does not fit, so that this one was not run.
 const char* cell_word(const BatchRow& row, std::int64_t micro) {
   const BatchCell* cell = row.find(micro);
@@ -40,7 +38,7 @@ const char* cell_word(const BatchRow& row, std::int64_t micro) {
 }
 
 void write_table(const Option& option, const BatchTable& table, std::ostream& out) {
-  const std::string parallel = spec::parallel_names()[static_cast<std::size_t>(option.parallel)];
+  const std::string parallel = search::name_of(option.parallel);
   out << option.spec->name << " (" << parallel << "): what fits of micro-batch by sequence\n\n  "
       << right("sequence", 9);
   for (const std::int64_t micro : table.micro_batches) out << right(format_count(micro), 6);
@@ -93,7 +91,7 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
   json.Key("name");
   json.String(option.spec->name.c_str());
   json.Key("parallel");
-  json.String(spec::parallel_names()[static_cast<std::size_t>(option.parallel)].c_str());
+  json.String(search::name_of(option.parallel).c_str());
   json.Key("rows");
   json.StartArray();
   for (const BatchRow& row : table.rows) {

@@ -8,9 +8,13 @@
 #include <ostream>
 
 #include "base/format.h"
+#include "report/report.h"
 
 namespace shardfit::cli {
 namespace {
+
+using report::left;
+using report::right;
 
 /// Nine significant digits, as the published tables print.
 std::string digits(double value) {
@@ -22,14 +26,6 @@ std::string digits(double value) {
 std::string with_unit(double value, const std::string& unit) {
   if (unit == "bytes") return format_bytes_exact(Bytes(static_cast<std::int64_t>(value)));
   return digits(value) + (unit.empty() ? "" : " " + unit);
-}
-
-std::string right(const std::string& text, std::size_t width) {
-  return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
-}
-
-std::string left(const std::string& text, std::size_t width) {
-  return text + std::string(width > text.size() ? width - text.size() : 0, ' ');
 }
 
 /// Lines of at most 80 columns behind an indent of two.

@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "report/report.h"
+#include "search/sharing.h"
 
 namespace shardfit::report {
 namespace {
@@ -239,7 +240,7 @@ void write_rent(JsonWriter& json, const search::Rent& rent) {
 
 void write_alternative(JsonWriter& json, const search::Alternative& other) {
   json.object([&] {
-    json.text("parallel", spec::parallel_names()[static_cast<std::size_t>(other.parallel)]);
+    json.text("parallel", search::name_of(other.parallel));
     if (other.applies) {
       json.text("verdict", verdict_text(other.verdict));
       json.number("needed_bytes", other.needed);
@@ -258,7 +259,7 @@ void write_option(JsonWriter& json, const Option& option) {
     json.text("name", option.spec->name);
     json.text("device", cluster.device.name);
     json.number("count", cluster.count);
-    json.text("parallel", spec::parallel_names()[static_cast<std::size_t>(option.parallel)]);
+    json.text("parallel", search::name_of(option.parallel));
     write_degrees(json, option);
     json.text("shares", option.shares);
     json.key("job");

@@ -118,6 +118,14 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t fro
   return out + "\n";
 }
 
+std::string right(const std::string& text, std::size_t columns) {
+  return text.size() < columns ? std::string(columns - text.size(), ' ') + text : text;
+}
+
+std::string left(const std::string& text, std::size_t columns) {
+  return text.size() < columns ? text + std::string(columns - text.size(), ' ') : text;
+}
+
 std::vector<Group> group_by_kind(const Program& program, const run::Census& census,
                                  Category category) {
   std::map<std::pair<std::string, std::string>, Group> groups;

@@ -51,6 +51,10 @@ inline constexpr std::size_t page_width = 80;  // columns
 /// `from`: columns already written on the first line.
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t from = 0);
 
+/// `text` at the right or left of so many columns.
+std::string right(const std::string& text, std::size_t columns);
+std::string left(const std::string& text, std::size_t columns);
+
 /// One line a row: storages of one kind in modules that differ by their number only.
 struct Group {
   std::string kind;    // operator

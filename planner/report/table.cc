@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "report/report.h"
+#include "search/sharing.h"
 
 namespace shardfit::report {
 namespace {
@@ -15,13 +16,6 @@ using search::Option;
 using search::Verdict;
 
 std::string size(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
-
-std::string right(const std::string& text, std::size_t columns) {
-  return text.size() < columns ? std::string(columns - text.size(), ' ') + text : text;
-}
-std::string left(const std::string& text, std::size_t columns) {
-  return text.size() < columns ? text + std::string(columns - text.size(), ' ') : text;
-}
 
 /// The end of a path that is too long for its column.
 std::string shortened(const std::string& text, std::size_t columns) {
@@ -151,18 +145,14 @@ class TableWriter {
   /// What the cards share, and the other ways to share with why not.
   void shares(const Option& option) {
     if (!option.shares.empty()) {
-      out_ << "  " << wrapped(parallel_name(option.parallel) + ": " + option.shares, 4, 2);
+      out_ << "  " << wrapped(search::name_of(option.parallel) + ": " + option.shares, 4, 2);
     }
     if (style_.brief) return;
     for (const search::Alternative& other : option.others) {
-      std::string line = "not " + parallel_name(other.parallel) + ": ";
+      std::string line = "not " + search::name_of(other.parallel) + ": ";
       if (other.applies) line += std::string(verdict_text(other.verdict)) + ", ";
       out_ << "  " << wrapped(line + other.because, 4, 2);
     }
-  }
-
-  static const std::string& parallel_name(spec::Parallel parallel) {
-    return spec::parallel_names()[static_cast<std::size_t>(parallel)];
   }
 
   static std::string why(const search::Phase& phase) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "search/largest.h"
 
 namespace shardfit::search {
 namespace {
@@ -19,9 +20,12 @@ class Search {
     if (!job.global_batch) return;
     const spec::Batch& batch = option.job.batch;
     const std::int64_t of_a_rank = batch.micro * batch.accumulation;
-    for (std::int64_t n = 1; n <= of_a_rank; ++n) {
-      if (of_a_rank % n == 0) divisors_.push_back(n);
+    for (std::int64_t n = 1; n * n <= of_a_rank; ++n) {
+      if (of_a_rank % n != 0) continue;
+      divisors_.push_back(n);
+      if (n != of_a_rank / n) divisors_.push_back(of_a_rank / n);
     }
+    std::sort(divisors_.begin(), divisors_.end());
   }
 
   /// Micro-batches in question, ascending; every number where no global batch has to be kept.
@@ -75,17 +79,10 @@ class RowSearch {
   }
 
   BatchRow find() {
-    std::size_t good = 0, bad = 1;  // counts of micro-batches that fit so far
-    while (bad <= search_.count() && fits(bad - 1)) {
-      good = bad;
-      bad = std::min(2 * bad, search_.count() + 1);
-      if (good == search_.count()) break;
-    }
-    while (bad - good > 1) {
-      const std::size_t middle = good + (bad - good) / 2;
-      (fits(middle - 1) ? good : bad) = middle;
-    }
-    for (int above = 2; above <= 3; ++above) {  // bad itself is known
+    const auto count = static_cast<std::int64_t>(search_.count());
+    auto good = static_cast<std::size_t>(
+        largest(count, [&](std::int64_t n) { return fits(static_cast<std::size_t>(n) - 1); }));
+    for (int above = 2; above <= 3; ++above) {  // the next one is known
       const std::size_t neighbour = good + static_cast<std::size_t>(above);
       if (good > 0 && neighbour <= search_.count() && fits(neighbour - 1)) good = neighbour;
     }
@@ -114,23 +111,10 @@ class RowSearch {
 };
 
 void find_longest(const Search& search, std::int64_t micro, std::int64_t most, BatchTable& table) {
-  std::int64_t good = 0, bad = 1;  // in steps
   const std::int64_t limit = most / sequence_step;
-  BatchCell last;
-  const auto fits = [&](std::int64_t steps) {
-    const BatchCell cell = search.judge_job(micro, steps * sequence_step);
-    if (cell.verdict != Verdict::fits) last = cell;
-    return cell.verdict == Verdict::fits;
-  };
-  while (bad <= limit && fits(bad)) {
-    good = bad;
-    bad = std::min(2 * bad, limit + 1);
-    if (good == limit) break;
-  }
-  while (bad - good > 1) {
-    const std::int64_t middle = good + (bad - good) / 2;
-    (fits(middle) ? good : bad) = middle;
-  }
+  const std::int64_t good = largest(limit, [&](std::int64_t steps) {
+    return search.judge_job(micro, steps * sequence_step).verdict == Verdict::fits;
+  });
   table.longest_sequence = good * sequence_step;
   if (good < limit) table.longer = search.judge_job(micro, (good + 1) * sequence_step);
 }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/format.h"
+#include "search/largest.h"
 #include "search/plan.h"
 
 namespace shardfit::search {
@@ -174,20 +175,10 @@ std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowe
   constexpr std::int64_t most = 1 << 20;
   Variant variant{option.job.job, option.job.allocator};
   variant.job.accumulation = 1;
-  const auto fits = [&](std::int64_t micro) {
+  return largest(most, [&](std::int64_t micro) {
     variant.job.micro_batch = micro;
     return judge_change(option, lowering, "", variant, Find::verdict).verdict == Verdict::fits;
-  };
-  std::int64_t good = 0, bad = 1;
-  while (bad <= most && fits(bad)) {
-    good = bad;
-    bad *= 2;
-  }
-  while (bad - good > 1) {
-    const std::int64_t middle = good + (bad - good) / 2;
-    (fits(middle) ? good : bad) = middle;
-  }
-  return good;
+  });
 }
 
 std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {

@@ -6,14 +6,15 @@
 
 #include "base/format.h"
 #include "search/plan.h"
+#include "search/sharing.h"
 
 namespace shardfit::search {
 namespace {
 
 using spec::Parallel;
 
-std::string name_of(const Option& option) {
-  const std::string parallel = spec::parallel_names()[static_cast<std::size_t>(option.parallel)];
+std::string option_name(const Option& option) {
+  const std::string parallel = name_of(option.parallel);
   return option.spec->cluster.count == 1 ? option.spec->name
                                          : option.spec->name + " (" + parallel + ")";
 }
@@ -79,13 +80,13 @@ const Option& smallest(const Plan& plan) {
 std::string answer_make_possible(const Plan& plan) {
   const Option& base = smallest(plan);
   if (runs(base)) {
-    return "make-possible: not needed, " + name_of(base) + " runs it (" +
+    return "make-possible: not needed, " + option_name(base) + " runs it (" +
            verdict_text(base.verdict) + ")";
   }
   for (const Option& option : plan.options) {
     if (!runs(option)) continue;
-    return "make-possible: yes, " + name_of(option) + " runs it (" + verdict_text(option.verdict) +
-           "), " + name_of(base) + " does not";
+    return "make-possible: yes, " + option_name(option) + " runs it (" +
+           verdict_text(option.verdict) + "), " + option_name(base) + " does not";
   }
   return "make-possible: no, none of the options runs it";
 }
@@ -98,13 +99,14 @@ std::string answer_shorter_step(const Plan& plan) {
     if (!best || option.timing->step_seconds < best->timing->step_seconds) best = &option;
   }
   if (!runs(base)) {
-    return "shorter-step: " + name_of(base) + " does not run it, so there is no step to shorten" +
-           (best ? "; " + name_of(*best) + " takes " + step_of(*best) : "");
+    return "shorter-step: " + option_name(base) +
+           " does not run it, so there is no step to shorten" +
+           (best ? "; " + option_name(*best) + " takes " + step_of(*best) : "");
   }
   if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
   const double ratio = base.timing->step_seconds / best->timing->step_seconds;
-  return std::string("shorter-step: ") + (ratio > 1 ? "yes, " : "no, ") + name_of(*best) +
-         " takes " + step_of(*best) + " a step, " + name_of(base) + " " + step_of(base) + " (" +
+  return std::string("shorter-step: ") + (ratio > 1 ? "yes, " : "no, ") + option_name(*best) +
+         " takes " + step_of(*best) + " a step, " + option_name(base) + " " + step_of(base) + " (" +
          format_number(ratio) + " times as fast)";
 }
 
@@ -117,7 +119,7 @@ std::string answer_larger_batch(const Plan& plan) {
     const std::int64_t micro = option.largest_micro_batch;
     const std::int64_t ranks =
         option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
-    text += name_of(option) + " ";
+    text += option_name(option) + " ";
     text += micro == 0 ? "none"
                        : format_count(micro) + " (" + format_count(micro * ranks) +
                              " without accumulation)";

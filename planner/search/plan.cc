@@ -12,10 +12,6 @@ namespace {
 using spec::OptionSpec;
 using spec::Parallel;
 
-std::string name_of(Parallel parallel) {
-  return spec::parallel_names()[static_cast<std::size_t>(parallel)];
-}
-
 /// Models and their lowerings, read once however many options name them.
 class Lowerings {
  public:

@@ -6,6 +6,10 @@ namespace shardfit::search {
 
 using spec::Parallel;
 
+const std::string& name_of(Parallel parallel) {
+  return spec::parallel_names()[static_cast<std::size_t>(parallel)];
+}
+
 std::string what_is_shared(Parallel parallel, std::int64_t gpus) {
   if (gpus == 1) return "";
   switch (parallel) {

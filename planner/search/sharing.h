@@ -9,6 +9,9 @@
 
 namespace shardfit::search {
 
+/// The word of a strategy: "ddp".
+const std::string& name_of(spec::Parallel parallel);
+
 /// What the cards share under a strategy, in plain words, for `gpus` of them; "" for one.
 std::string what_is_shared(spec::Parallel parallel, std::int64_t gpus);
 

@@ -1,0 +1,39 @@
+#pragma once
+// A small Llama lowered under a strategy, and what its program exchanges.
+
+#include <map>
+#include <string>
+
+#include "model_support.h"
+
+namespace shardfit::test {
+
+inline constexpr std::int64_t small_layers = 3;
+
+/// A plain-pytorch job of 64 tokens, to be given a strategy.
+inline program::TrainingJob small_job(int steps) {
+  program::TrainingJob job;
+  job.program = "plain-loop-1";
+  job.sequence = 64;
+  job.steps = steps;
+  return job;
+}
+
+/// The job on three layers of Llama 3.2 1B.
+inline Program lower_small_llama(const program::TrainingJob& job) {
+  spec::ModelSpec model = spec::read_model(
+      SHARDFIT_SOURCE_DIR "/tests/data/validate/models/meta-llama__Llama-3.2-1B.json");
+  set_number(model, "num_hidden_layers", small_layers);
+  return program::Lowering(std::move(model), "plain-pytorch").lower(job);
+}
+
+/// How many exchanges of each kind.
+inline std::map<CollectiveKind, int> exchanges(const Program& program) {
+  std::map<CollectiveKind, int> count;
+  for (const Instruction& i : program.instructions) {
+    if (i.action == Action::collective) ++count[program.collectives[i.id].kind];
+  }
+  return count;
+}
+
+}  // namespace shardfit::test
