@@ -83,7 +83,7 @@ void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
   const spec::Node* number = model::number_behind(error.where, error.what(), family, model);
   if (!number || !error.where.known()) throw InputError(error.where, text);
   throw InputError(number->where, quoted(number->key) + ": " + text,
-                   {"the family's expression: " + error.where.text()});
+                   {"the family's expression:", error.where.text()});
 }
 
 void blame_overflow(const OverflowError& error, const spec::ModelSpec& model) {
