@@ -1,19 +1,8 @@
 #include "program/degrees.h"
 
-#include <cstdlib>
 #include <numeric>
 
 namespace shardfit::program {
-
-std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted) {
-  if (number < 1) return 1;
-  for (std::int64_t distance = 0; distance <= number + std::abs(wanted); ++distance) {
-    for (const std::int64_t candidate : {wanted - distance, wanted + distance}) {
-      if (candidate >= 1 && candidate <= number && number % candidate == 0) return candidate;
-    }
-  }
-  return 1;
-}
 
 std::vector<DegreeFault> check_tensor_degree(const SplitNumbers& numbers, std::int64_t degree) {
   struct Row {

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
+#include "base/divisors.h"
+
 namespace shardfit::program {
 
-/// The divisor of `number` nearest to `wanted`, the smaller of two that are equally near; 1 where
-/// number < 1.
-std::int64_t nearest_divisor(std::int64_t number, std::int64_t wanted);
+using shardfit::nearest_divisor;
 
 /// A degree that cannot be.
 struct DegreeFault {

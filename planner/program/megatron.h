@@ -22,6 +22,8 @@ struct MegatronJob {
   std::int64_t pipeline = 1;
   std::int64_t data = 1;
   std::int64_t virtual_stages = 1;  // chunks of a stage; more than one: interleaved
+  /// Layers of each stage; empty: equally many (pipeline_model_parallel_layout, with one chunk).
+  std::vector<std::int64_t> stage_layers;
   bool sequence_parallel = false;
   bool distributed_optimizer = false;
   /// overlap_grad_reduce and, with the distributed optimizer, overlap_param_gather: then gradients
@@ -56,7 +58,7 @@ struct MegatronJob {
 void set_megatron_words(const TrainingJob& job, model::Globals& globals);
 
 /// Degrees that the model or the batch does not take, each with the nearest that it does: keys
-/// `tp`, `pp`, `dp`, `virtual_stages`, `micro_batches`, `rank`.
+/// `tp`, `pp`, `dp`, `virtual_stages`, `stage_layers`, `micro_batches`, `rank`.
 std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals);
 
 /// Writes the program of the job's rank into the machine's runtime: the model's chunks of this

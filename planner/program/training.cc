@@ -250,7 +250,9 @@ TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
                      std::string(what) + " has no place in the program of Megatron-core");
   };
   if (job.lora) refuse("an adapter");
-  if (job.ddp || job.fsdp2) refuse("a wrapper of torch.distributed");
+  if (job.ddp || job.fsdp1 || job.fsdp2) refuse("a wrapper of torch.distributed");
+  if (job.zero_redundancy) refuse("an optimizer of torch.distributed");
+  if (job.deepspeed) refuse("an engine of DeepSpeed");
   if (job.offload != TrainingJob::Offload::none) refuse("offload of activations");
   if (job.autocast) job.parameters = *job.autocast;
   job.autocast.reset();

@@ -66,8 +66,11 @@ std::string dtype_words(DType dtype) {
 
 void parameters(const Subject& s) {
   const Program& p = s.program();
-  s.line("count: " + format_count(p.parameters_total) + ", of them trained " +
-         format_count(p.parameters_trainable) + "; each " +
+  s.line("count: " + format_count(p.parameters_total) +
+         (s.option.parameters == p.parameters_total
+              ? std::string()
+              : " of the model's " + format_count(s.option.parameters) + " on this rank") +
+         ", of them trained " + format_count(p.parameters_trainable) + "; each " +
          dtype_words(s.option.job.job.parameters) + " by the precision asked for" +
          (s.option.job.job.lora && s.option.job.job.lora->fp32_adapters
               ? ", adapters 4 B (PEFT's autocast_adapter_dtype)"

@@ -171,22 +171,18 @@ void write_gpu(JsonWriter& json, const Gpu& gpu) {
   });
 }
 
-void write_degrees(JsonWriter& json, const Option& option) {
+void write_degrees(JsonWriter& json, spec::Parallel parallel, const spec::Split& split) {
   using spec::Parallel;
-  const spec::Degrees& given = option.spec->job.degrees;
-  const std::int64_t ranks =
-      option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
-  const bool splits_states =
-      option.parallel == Parallel::zero2 || option.parallel == Parallel::zero3 ||
-      option.parallel == Parallel::fsdp1 || option.parallel == Parallel::fsdp2;
+  const bool splits_states = parallel == Parallel::zero2 || parallel == Parallel::zero3 ||
+                             parallel == Parallel::fsdp1 || parallel == Parallel::fsdp2;
   json.key("degrees");
   json.object([&] {
-    json.number("dp", splits_states ? 1 : ranks);
-    json.number("fsdp", splits_states ? ranks : 1);
-    json.number("tp", given.tp ? given.tp->value : 1);
-    json.number("pp", given.pp ? given.pp->value : 1);
-    json.number("cp", given.cp ? given.cp->value : 1);
-    json.number("ep", given.ep ? given.ep->value : 1);
+    json.number("dp", splits_states ? 1 : split.data);
+    json.number("fsdp", splits_states ? split.data : 1);
+    json.number("tp", split.tensor);
+    json.number("pp", split.pipeline);
+    json.number("cp", split.context);
+    json.number("ep", 1);
   });
 }
 
@@ -241,6 +237,7 @@ void write_rent(JsonWriter& json, const search::Rent& rent) {
 void write_alternative(JsonWriter& json, const search::Alternative& other) {
   json.object([&] {
     json.text("parallel", search::name_of(other.parallel));
+    write_degrees(json, other.parallel, other.split);
     if (other.applies) {
       json.text("verdict", verdict_text(other.verdict));
       json.number("needed_bytes", other.needed);
@@ -260,7 +257,7 @@ void write_option(JsonWriter& json, const Option& option) {
     json.text("device", cluster.device.name);
     json.number("count", cluster.count);
     json.text("parallel", search::name_of(option.parallel));
-    write_degrees(json, option);
+    write_degrees(json, option.parallel, option.split);
     json.text("shares", option.shares);
     json.key("job");
     write_words(json, job_words(option));

@@ -178,7 +178,7 @@ std::vector<JobWord> job_words(const search::Option& option) {
   std::vector<JobWord> words{
       {"model", job.model.value},
       {"task", word(spec::task_names(), job.task.value)},
-      {"framework", word(spec::framework_names(), job.framework.value)},
+      {"framework", option.job.profile.framework},
       {"framework_version", option.job.profile.version},
       {"precision", word(spec::precision_names(), job.precision.value)},
       {"optimizer", word(spec::optimizer_names(), option.job.optimizer)},

@@ -58,8 +58,7 @@ class TableWriter {
     std::vector<std::string> models;
     for (const Option& option : options) {
       const std::string line = option.spec->job.model.value + ": " +
-                               format_count(option.program().parameters_total) + " parameters" +
-                               trainable(option);
+                               format_count(option.parameters) + " parameters" + trainable(option);
       if (std::find(models.begin(), models.end(), line) != models.end()) continue;
       models.push_back(line);
       out_ << wrapped(line, 2);
@@ -145,11 +144,21 @@ class TableWriter {
   /// What the cards share, and the other ways to share with why not.
   void shares(const Option& option) {
     if (!option.shares.empty()) {
-      out_ << "  " << wrapped(search::name_of(option.parallel) + ": " + option.shares, 4, 2);
+      out_ << "  "
+           << wrapped(search::name_of(option.parallel, option.split) + ": " + option.shares, 4, 2);
     }
     if (style_.brief) return;
-    for (const search::Alternative& other : option.others) {
-      std::string line = "not " + search::name_of(other.parallel) + ": ";
+    for (std::size_t i = 0; i < option.others.size(); ++i) {
+      const search::Alternative& other = option.others[i];
+      std::string line = "not " + search::name_of(other.parallel, other.split);
+      const auto same = [&](const search::Alternative& next) {
+        return !next.applies && !other.applies && next.because == other.because;
+      };
+      while (i + 1 < option.others.size() && same(option.others[i + 1])) {
+        ++i;
+        line += ", " + search::name_of(option.others[i].parallel, option.others[i].split);
+      }
+      line += ": ";
       if (other.applies) line += std::string(verdict_text(other.verdict)) + ", ";
       out_ << "  " << wrapped(line + other.because, 4, 2);
     }

@@ -14,7 +14,7 @@ namespace {
 using spec::Parallel;
 
 std::string option_name(const Option& option) {
-  const std::string parallel = name_of(option.parallel);
+  const std::string parallel = name_of(option.parallel, option.split);
   return option.spec->cluster.count == 1 ? option.spec->name
                                          : option.spec->name + " (" + parallel + ")";
 }

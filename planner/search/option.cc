@@ -111,13 +111,19 @@ Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& ca
 
 }  // namespace
 
+bool Option::foreign() const {
+  return job.profile.framework !=
+         spec::framework_names()[static_cast<std::size_t>(spec->job.framework.value)];
+}
+
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering) {
   Option option;
   option.spec = &spec;
   option.parallel = parallel;
-  option.shares = what_is_shared(parallel, spec.cluster.count);
   option.job = std::move(job);
+  option.split = split_of(option.job.job, parallel, spec.cluster.count);
+  option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
   const spec::DeviceSpec& device = spec.cluster.device;
@@ -127,11 +133,12 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
                   exchange_of(exchanges ? spec.cluster.count : 1)};
   program::TrainingJob alone = option.job.job;
   alone.record_computes = true;
-  for (const RankGroup& group : rank_groups(parallel, spec.cluster.count)) {
+  option.gpus.resize(static_cast<std::size_t>(spec.cluster.count));
+  for (const RankGroup& group : rank_groups(alone, parallel, spec.cluster.count)) {
     const program::TrainingJob own = job_of_rank(alone, parallel, spec.cluster.count, group.rank);
     const auto program = std::make_shared<const Program>(lowering.lower(own));
     std::optional<Program> in_short;  // for the search of the least capacity
-    if (own.accumulation > many_passes) {
+    if (own.accumulation > many_passes && !own.megatron) {
       program::TrainingJob shorter = own;
       shorter.record_computes = false;
       shorter.equal_passes = program::EqualPasses::leave;
@@ -139,10 +146,10 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
     }
     Gpu gpu = judge_gpu(option, lowering.model(), card, program, in_short ? &*in_short : nullptr);
     gpu.role = group.role;
-    for (int rank = group.first; rank <= group.last; ++rank) {
-      gpu.index = static_cast<int>(option.gpus.size());
+    for (const int rank : group.ranks) {
+      gpu.index = rank;
       gpu.rank = parallel == spec::Parallel::independent ? 0 : rank;
-      option.gpus.push_back(gpu);
+      option.gpus[static_cast<std::size_t>(rank)] = gpu;
     }
   }
   for (std::size_t i = 1; i < option.gpus.size(); ++i) {

@@ -1,10 +1,10 @@
 #include "search/plan.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/format.h"
 #include "search/sharing.h"
+#include "search/ways.h"
 
 namespace shardfit::search {
 namespace {
@@ -12,119 +12,15 @@ namespace {
 using spec::OptionSpec;
 using spec::Parallel;
 
-/// Models and their lowerings, read once however many options name them.
-class Lowerings {
- public:
-  const std::shared_ptr<const program::Lowering>& share(const OptionSpec& option) {
-    const std::string path = spec::resolve_beside(option.job.model);
-    const std::string framework =
-        spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
-    auto& found = lowerings_[path + "\n" + framework];
-    if (!found) {
-      found = std::make_shared<const program::Lowering>(
-          spec::read_model(path, option.job.model.where), framework);
-    }
-    return found;
-  }
-  const program::Lowering& find(const OptionSpec& option) { return *share(option); }
-
- private:
-  std::map<std::string, std::shared_ptr<const program::Lowering>> lowerings_;
-};
-
-/// The ways in which an option may share its job, simplest first.
-std::vector<Parallel> ways(const OptionSpec& option, const Profile& profile, Diagnostics& faults) {
-  const Parallel asked = option.job.parallel.value;
-  const bool several = option.cluster.count > 1;
-  if (asked == Parallel::automatic) {
-    if (!several) return {Parallel::none};
-    std::vector<Parallel> all = profile.parallel;
-    all.push_back(Parallel::independent);
-    return all;
-  }
-  if (asked == Parallel::independent) return {asked};
-  if (asked == Parallel::none) {
-    if (!several) return {asked};
-    faults.error(option.job.parallel.where, "parallel none leaves all GPUs but one idle",
-                 {"give --on " + option.cluster.device.name + ", or parallel independent"});
-    return {};
-  }
-  const auto& known = profile.parallel;
-  if (std::find(known.begin(), known.end(), asked) != known.end()) return {asked};
-  std::vector<std::string> names;
-  for (const Parallel parallel : known) names.push_back(name_of(parallel));
-  names.insert(names.end(), {"none", "independent"});
-  faults.error(option.job.parallel.where,
-               "parallel " + name_of(asked) + " is not modelled for framework " + profile.framework,
-               {"expected one of: " + join(names)});
-  return {};
-}
-
-/// One option before anything is lowered.
-struct Ready {
-  const OptionSpec* option = nullptr;
-  struct Way {
-    Parallel parallel;
-    RankJob job;
-  };
-  std::vector<Way> possible;
-  std::vector<Alternative> impossible;
-};
-
-std::optional<RankJob> job_of(const OptionSpec& option, Parallel parallel,
-                              const program::Lowering& lowering, Diagnostics& faults) {
-  const auto ranks = spec::data_parallel_ranks(option.job, parallel, option.cluster.count, faults);
-  if (!ranks) return {};
-  auto job = rank_job(option, *ranks, lowering, faults);
-  const std::string refused = job ? cannot_share(job->job, parallel) : "";
-  if (refused.empty()) return job;
-  const Location where = option.job.parallel.where;
-  faults.error(where.known() ? where : option.cluster.where, refused);
-  return {};
-}
-
-/// Where no way works, the faults of the first are said: the others mostly repeat them.
-Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& faults) {
-  Ready ready;
-  ready.option = &option;
-  const std::string framework =
-      spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
-  const std::vector<std::string> known = modelled_frameworks();
-  if (std::find(known.begin(), known.end(), framework) == known.end()) {
-    faults.error(option.job.framework.where, "framework " + framework + " is not modelled yet",
-                 {"expected one of: " + join(known)});
-    return ready;
-  }
-  const Profile profile = read_profile(framework);
-  std::optional<Diagnostics> first;
-  const std::vector<Parallel> tried = ways(option, profile, faults);
-  if (tried.empty()) job_of(option, option.job.parallel.value, lowerings.find(option), faults);
-  for (const Parallel parallel : tried) {
-    Diagnostics own;
-    auto job = job_of(option, parallel, lowerings.find(option), own);
-    if (job) {
-      ready.possible.push_back({parallel, *std::move(job)});
-      continue;
-    }
-    Alternative cannot;
-    cannot.parallel = parallel;
-    cannot.applies = false;
-    cannot.because = own.empty() ? "it does not apply" : own.found().front().message;
-    ready.impossible.push_back(std::move(cannot));
-    if (!first) first = std::move(own);
-  }
-  if (ready.possible.empty() && first) faults.add(*first);
-  return ready;
-}
-
 /// Shares of one another within which two step times are the same.
 constexpr double tie = 0.01;
 /// Independent runs are taken for a shared job where they complete so many times the samples.
 constexpr double worth_splitting = 1.5;
 
+/// Another framework's program is taken only where none of the own does as well.
 bool better(const Option& a, const Option& b) {
   if (a.verdict != b.verdict) return a.verdict < b.verdict;
-  if (!a.timing || !b.timing) return false;
+  if (!a.timing || !b.timing || (a.foreign() && !b.foreign())) return false;
   return a.timing->step_seconds < b.timing->step_seconds * (1 - tie);
 }
 
@@ -135,6 +31,8 @@ std::string short_by(const Option& option) {
 
 std::string why_not(const Option& other, const Option& chosen) {
   const bool splits = other.parallel == Parallel::independent;
+  const std::string other_program =
+      other.foreign() && !chosen.foreign() ? ", with Megatron-core's program" : "";
   if (other.verdict == Verdict::does_not_fit) return short_by(other);
   if (other.verdict > chosen.verdict) return other.reason;
   if (splits || chosen.parallel == Parallel::independent) {
@@ -146,15 +44,18 @@ std::string why_not(const Option& other, const Option& chosen) {
            " times the step";
   }
   if (!other.timing || !chosen.timing)
-    return "fits too; " + name_of(chosen.parallel) + " is simpler";
+    return "fits too; " + name_of(chosen.parallel) + " is simpler" + other_program;
   const double ratio = other.timing->step_seconds / chosen.timing->step_seconds;
-  if (ratio <= 1 + tie) return "as fast; " + name_of(chosen.parallel) + " is simpler";
-  return format_number(ratio) + " times the step";
+  if (other_program.empty() && ratio <= 1 + tie) {
+    return "as fast; " + name_of(chosen.parallel) + " is simpler";
+  }
+  return format_number(ratio) + " times the step" + other_program;
 }
 
 Alternative alternative(const Option& other, const Option& chosen) {
   Alternative out;
   out.parallel = other.parallel;
+  out.split = other.split;
   out.verdict = other.verdict;
   out.needed = other.worst_gpu().judgement.needed;
   out.headroom = other.worst_gpu().judgement.headroom();
@@ -165,10 +66,11 @@ Alternative alternative(const Option& other, const Option& chosen) {
 }
 
 /// The best of the ways that are possible, the others beside it.
-Option choose(Ready ready, const program::Lowering& lowering) {
+Option choose(Ready ready) {
   std::vector<Option> tried;
-  for (Ready::Way& way : ready.possible) {
-    tried.push_back(make_option(*ready.option, way.parallel, std::move(way.job), lowering));
+  for (Way& way : ready.possible) {
+    tried.push_back(make_option(*ready.option, way.parallel, std::move(way.job), *way.lowering));
+    tried.back().lowering = std::move(way.lowering);
   }
   std::size_t best = 0;
   for (std::size_t i = 1; i < tried.size(); ++i) {
@@ -264,6 +166,12 @@ void shorten_assumed_sequences(spec::PlanSpec& plan, Lowerings& lowerings) {
   }
 }
 
+/// Of the whole model, where a rank's program holds a part of it.
+std::int64_t parameters_of(const Option& option) {
+  if (option.split.tensor * option.split.pipeline == 1) return option.program().parameters_total;
+  return program::Lowering(option.lowering->model(), "plain-pytorch").parameter_count();
+}
+
 }  // namespace
 
 Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
@@ -276,17 +184,17 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   std::vector<Ready> ready;
   for (const OptionSpec& option : plan.spec->options) {
     ready.push_back(prepare(option, lowerings, faults));
-    for (Ready::Way& way : ready.back().possible) {
+    for (Way& way : ready.back().possible) {
       way.job.job.record_computes = way.job.job.record_computes || settings.computes;
     }
   }
   faults.throw_if_any();
   for (Ready& next : ready) {
     const OptionSpec& spec = *next.option;
-    const program::Lowering& lowering = lowerings.find(spec);
     try {
-      Option option = choose(std::move(next), lowering);
-      option.lowering = lowerings.share(spec);
+      Option option = choose(std::move(next));
+      const program::Lowering& lowering = *option.lowering;
+      option.parameters = parameters_of(option);
       if (settings.changes && option.verdict != Verdict::fits) {
         option.changes = find_changes(option, lowering);
       }
@@ -311,7 +219,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     add_warnings(plan.options.back());
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
-  if (!plan.options.empty()) plan.parameters = plan.options.front().program().parameters_total;
+  if (!plan.options.empty()) plan.parameters = plan.options.front().parameters;
   compare(plan);
   return plan;
 }

@@ -63,6 +63,7 @@ struct AssumptionEffect {
 /// Another way to share the job on the same GPUs, in short.
 struct Alternative {
   spec::Parallel parallel = spec::Parallel::none;
+  spec::Split split;
   bool applies = true;  // false: `because` says why it cannot be
   Verdict verdict = Verdict::fits;
   std::int64_t needed = 0, headroom = 0;  // of the GPU that needs most
@@ -75,8 +76,10 @@ struct Alternative {
 struct Option {
   const spec::OptionSpec* spec = nullptr;
   spec::Parallel parallel = spec::Parallel::none;
-  std::string shares;  // what the cards share, in a sentence; "" for one card
-  RankJob job;         // of the rank that needs most
+  spec::Split split;
+  std::int64_t parameters = 0;  // of the whole model, of which a rank may hold a part
+  std::string shares;           // what the cards share, in a sentence; "" for one card
+  RankJob job;                  // of the rank that needs most
   std::shared_ptr<const program::Lowering> lowering;
   Accuracy accuracy;
   Verdict verdict = Verdict::fits;
@@ -91,6 +94,8 @@ struct Option {
   std::vector<Alternative> others;
   std::int64_t largest_micro_batch = 0;  // that fits, where a larger batch is asked about
 
+  /// The program is another framework's than the one asked for, which has no such strategy.
+  bool foreign() const;
   const Program& program() const { return *gpus.front().program; }
   const Gpu& worst_gpu() const { return gpus[tightest]; }
   /// Optimizer steps that run at the same time: one, or one a card.

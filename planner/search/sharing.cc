@@ -1,5 +1,6 @@
 #include "search/sharing.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace shardfit::search {
@@ -10,8 +11,47 @@ const std::string& name_of(Parallel parallel) {
   return spec::parallel_names()[static_cast<std::size_t>(parallel)];
 }
 
-std::string what_is_shared(Parallel parallel, std::int64_t gpus) {
+std::string name_of(Parallel parallel, const spec::Split& split) {
+  const std::int64_t parts[] = {split.tensor, split.pipeline, split.context, split.data};
+  constexpr const char* keys[] = {"tp", "pp", "cp", "dp"};
+  std::vector<std::string> degrees;
+  for (std::size_t i = 0; i < 4; ++i) {
+    if (parts[i] > 1) degrees.push_back(std::string(keys[i]) + " " + std::to_string(parts[i]));
+  }
+  return name_of(parallel) + (degrees.size() > 1 ? " (" + join(degrees) + ")" : "");
+}
+
+spec::Split split_of(const program::TrainingJob& job, Parallel parallel, std::int64_t gpus) {
+  if (job.megatron) {
+    return {job.megatron->data, job.megatron->tensor, job.megatron->pipeline, 1};
+  }
+  const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
+  return {alone ? 1 : gpus, 1, 1, 1};
+}
+
+namespace {
+
+/// What a Megatron job with tensor or pipeline ranks shares.
+std::string what_megatron_shares(Parallel parallel, const spec::Split& split) {
+  std::string text;
+  if (split.tensor > 1) text = "every layer's matrices are split";
+  if (split.pipeline > 1) {
+    text += std::string(text.empty() ? "" : ", and ") +
+            "the layers are split: micro-batches pass from card to card";
+  } else {
+    text += "; each card sees the whole batch";
+  }
+  if (split.data == 1) return text;
+  return text + (split.pipeline > 1 ? "; " : " of its replica; ") + std::to_string(split.data) +
+         " replicas split the batch" +
+         (parallel == Parallel::zero1 ? " and the optimizer states" : "");
+}
+
+}  // namespace
+
+std::string what_is_shared(Parallel parallel, const spec::Split& split, std::int64_t gpus) {
   if (gpus == 1) return "";
+  if (split.tensor > 1 || split.pipeline > 1) return what_megatron_shares(parallel, split);
   switch (parallel) {
     case Parallel::independent:
       return "nothing: each card runs a job of its own, whole model and whole batch";
@@ -40,20 +80,57 @@ std::string what_is_shared(Parallel parallel, std::int64_t gpus) {
   return "nothing";
 }
 
-std::vector<RankGroup> rank_groups(Parallel parallel, std::int64_t gpus) {
-  const int last = static_cast<int>(gpus) - 1;
-  switch (parallel) {
-    case Parallel::none:
-    case Parallel::independent:
-      return {{0, 0, last, gpus == 1 ? "the job" : "a run of its own"}};
-    case Parallel::ddp:
-      return {{0, 0, last, "a replica"}};
-    default:
-      break;
+namespace {
+
+/// Tensor ranks after the first are alike (the first alone counts the norms that all of them hold),
+/// and so are data-parallel ranks that do not split the optimizer's states.
+std::vector<RankGroup> megatron_groups(const program::MegatronJob& job) {
+  std::vector<RankGroup> groups;
+  program::MegatronJob one = job;
+  for (one.rank = 0; one.rank < job.ranks(); ++one.rank) {
+    program::MegatronJob first = one;
+    const std::int64_t tensor = std::min<std::int64_t>(one.tensor_rank(), 1);
+    const std::int64_t data = job.distributed_optimizer ? one.data_rank() : 0;
+    first.rank = (one.stage() * job.data + data) * job.tensor + tensor;
+    const auto rank = static_cast<int>(one.rank);
+    const auto same = std::find_if(groups.begin(), groups.end(),
+                                   [&](const RankGroup& g) { return g.rank == first.rank; });
+    if (same != groups.end()) {
+      same->ranks.push_back(rank);
+      continue;
+    }
+    std::vector<std::string> words;
+    const auto word = [&](const char* what, std::int64_t at, std::int64_t of) {
+      if (of > 1) words.push_back(what + std::to_string(at));
+    };
+    word("stage ", one.stage(), job.pipeline);
+    word("tensor rank ", one.tensor_rank(), job.tensor);
+    if (job.distributed_optimizer) word("data rank ", one.data_rank(), job.data);
+    if (words.empty()) words.push_back(job.data > 1 ? "a replica" : "the job");
+    groups.push_back({rank, {rank}, join(words)});
   }
+  return groups;
+}
+
+std::vector<int> counted(int ranks) {
+  std::vector<int> all;
+  for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
+  return all;
+}
+
+}  // namespace
+
+std::vector<RankGroup> rank_groups(const program::TrainingJob& job, Parallel parallel,
+                                   std::int64_t gpus) {
+  const int count = static_cast<int>(gpus);
+  if (parallel == Parallel::none || parallel == Parallel::independent) {
+    return {{0, counted(count), gpus == 1 ? "the job" : "a run of its own"}};
+  }
+  if (job.megatron) return megatron_groups(*job.megatron);
+  if (parallel == Parallel::ddp) return {{0, counted(count), "a replica"}};
   std::vector<RankGroup> groups;  // shares differ: parameters do not divide evenly
-  for (int rank = 0; rank <= last; ++rank) {
-    groups.push_back({rank, rank, rank, "rank " + std::to_string(rank)});
+  for (int rank = 0; rank < count; ++rank) {
+    groups.push_back({rank, {rank}, "rank " + std::to_string(rank)});
   }
   return groups;
 }
@@ -79,6 +156,10 @@ program::DeepSpeedJob deepspeed_job(const program::TrainingJob& job, Parallel pa
 
 program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, std::int64_t ranks,
                                  int rank) {
+  if (job.megatron) {
+    job.megatron->rank = rank;
+    return job;
+  }
   if (job.framework == "deepspeed") {
     // Mixed precision is the engine's own: the model, adapters too, in 16 bit, masters in fp32.
     if (job.autocast) job.parameters = *std::exchange(job.autocast, std::nullopt);
@@ -120,6 +201,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
 }
 
 std::string cannot_share(const program::TrainingJob& job, Parallel parallel) {
+  if (job.megatron && job.lora) return "an adapter has no place in the program of Megatron-core";
   if (parallel == Parallel::fsdp2 && job.lora && job.lora->fp32_adapters &&
       is_half(job.parameters)) {
     return "fully_shard takes parameters of one dtype, and the adapters are fp32 in a 16-bit model "

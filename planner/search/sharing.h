@@ -12,18 +12,27 @@ namespace shardfit::search {
 /// The word of a strategy: "ddp".
 const std::string& name_of(spec::Parallel parallel);
 
+/// The same with the degrees where it has several: "tensor (tp 2, dp 2)".
+std::string name_of(spec::Parallel parallel, const spec::Split& split);
+
+/// Into how many parts the job of any rank is split; `gpus` data-parallel ranks where it is no
+/// Megatron job.
+spec::Split split_of(const program::TrainingJob& job, spec::Parallel parallel, std::int64_t gpus);
+
 /// What the cards share under a strategy, in plain words, for `gpus` of them; "" for one.
-std::string what_is_shared(spec::Parallel parallel, std::int64_t gpus);
+std::string what_is_shared(spec::Parallel parallel, const spec::Split& split, std::int64_t gpus);
 
 /// Ranks that stand for all: those of a group run programs of the same sizes, so one is lowered.
 struct RankGroup {
-  int rank = 0;             // the one that is lowered
-  int first = 0, last = 0;  // ranks of the group
-  std::string role;         // "every rank", "rank 0"
+  int rank = 0;            // the one that is lowered
+  std::vector<int> ranks;  // all of the group, ascending
+  std::string role;        // "every rank", "stage 0"
 };
-std::vector<RankGroup> rank_groups(spec::Parallel parallel, std::int64_t gpus);
+std::vector<RankGroup> rank_groups(const program::TrainingJob& job, spec::Parallel parallel,
+                                   std::int64_t gpus);
 
-/// The job of `rank` of `ranks` under a strategy. `job` is the one of a single GPU.
+/// The job of `rank` of `ranks` under a strategy. `job` is the one of a single GPU; one of Megatron
+/// has its degrees already.
 program::TrainingJob job_of_rank(program::TrainingJob job, spec::Parallel parallel,
                                  std::int64_t ranks, int rank);
 

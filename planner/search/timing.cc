@@ -10,9 +10,11 @@ namespace shardfit::search {
 std::vector<run::RankProgram> rank_programs(const Option& option) {
   std::vector<run::RankProgram> programs;
   for (const Gpu& gpu : option.gpus) {
-    const bool new_one = programs.empty() || programs.back().program != gpu.program.get();
-    if (new_one) programs.push_back({gpu.program.get(), {}});
-    programs.back().ranks.push_back(gpu.rank);
+    auto same = std::find_if(programs.begin(), programs.end(), [&](const run::RankProgram& one) {
+      return one.program == gpu.program.get();
+    });
+    if (same == programs.end()) same = programs.insert(same, {gpu.program.get(), {}});
+    same->ranks.push_back(gpu.rank);
     if (option.parallel == spec::Parallel::independent) break;
   }
   return programs;

@@ -127,7 +127,12 @@ std::span<const JobKey> job_keys() {
       {"pp", "N", "Where", "pipeline parallel degree"},
       {"cp", "N", "Where", "context parallel degree"},
       {"ep", "N", "Where", "expert parallel degree, taken out of the ranks that are there"},
-      {"schedule", "NAME", "Where", listed(schedule_names()) + "; default 1f1b"},
+      {"schedule", "NAME", "Where",
+       listed(schedule_names(), {"zero-bubble", "zbv"}) +
+           "; default 1f1b; interleaved-1f1b: two chunks a stage"},
+      {"stage-layers", "N,N,...", "Where", "layers of each pipeline stage; default equally many"},
+      {"sequence-parallel", "yes|no", "Where",
+       "beside tp: what is not split by heads is split by tokens; default no"},
       {"device-profile", "FILE", "Where",
        "a device YAML, as calibrate writes it, that replaces or adds a device", true},
       {"hypothesis", "NAME", "Decision",

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/divisors.h"
 #include "base/format.h"
 #include "spec/reader.h"
 
@@ -56,6 +57,10 @@ class JobReader {
     degrees.cp = integer("cp", {1, most_gpus});
     degrees.ep = integer("ep", {1, most_gpus});
     job_.schedule = optional_choice<Schedule>("schedule", schedule_names());
+    job_.stage_layers = stage_layers();
+    if (const auto sequence = map_.choice("sequence-parallel", yes_no)) {
+      job_.sequence_parallel = Setting<bool>{sequence->value == 0, sequence->where, ""};
+    }
     map_.finish();
   }
 
@@ -187,6 +192,34 @@ class JobReader {
     return targets;
   }
 
+  /// A list, or one text with commas: "7,9,8,8".
+  std::optional<Setting<std::vector<std::int64_t>>> stage_layers() {
+    const Node* node = map_.find("stage-layers");
+    if (!node) return {};
+    const std::string what = "'stage-layers' of the job";
+    Setting<std::vector<std::int64_t>> layers{{}, node->where, ""};
+    const auto take = [&](const std::string& text, const Location& where) {
+      const auto number = parse_integer(text);
+      if (number && *number >= 1 && *number <= most_rank) {
+        layers.value.push_back(*number);
+      } else {
+        faults_.error(where,
+                      what + ": expected a number of layers, found " + shardfit::quoted(text));
+      }
+    };
+    if (node->kind == Kind::list) {
+      for (const Node& child : node->children) take(child.text, child.where);
+      return layers;
+    }
+    const std::string& text = node->text;
+    for (std::size_t from = 0; from <= text.size();) {
+      const std::size_t to = std::min(text.find(',', from), text.size());
+      take(text.substr(from, to - from), node->where);
+      from = to + 1;
+    }
+    return layers;
+  }
+
   MapView map_;
   JobSpec& job_;
   Diagnostics& faults_;
@@ -246,34 +279,44 @@ std::optional<Batch> resolve_batch(const JobSpec& job, std::int64_t ranks, Diagn
   return batch;
 }
 
-std::optional<std::int64_t> data_parallel_ranks(const JobSpec& job, Parallel parallel,
-                                                std::int64_t gpus, Diagnostics& faults) {
+std::optional<Split> resolve_split(const JobSpec& job, Parallel parallel, std::int64_t gpus,
+                                   Diagnostics& faults) {
   const Degrees& given = job.degrees;
   const auto degree = [](const std::optional<Setting<std::int64_t>>& setting) {
     return setting ? setting->value : std::int64_t{1};
   };
-  const std::int64_t model_ranks =
-      checked_multiply(checked_multiply(degree(given.tp), degree(given.pp)), degree(given.cp));
-  const std::int64_t stated =
-      checked_multiply(checked_multiply(degree(given.dp), degree(given.fsdp)), model_ranks);
+  Split split{checked_multiply(degree(given.dp), degree(given.fsdp)), degree(given.tp),
+              degree(given.pp), degree(given.cp)};
+  const auto product = [&] {
+    return checked_multiply(checked_multiply(split.data, split.tensor),
+                            checked_multiply(split.pipeline, split.context));
+  };
+  // A degree that nobody gave takes what the others leave, if they leave it whole.
+  const auto take_rest = [&](std::int64_t& part) {
+    if (gpus % product() == 0) part *= gpus / product();
+  };
+  if (parallel == Parallel::tensor && !given.tp) take_rest(split.tensor);
+  if (parallel == Parallel::pipeline && !given.pp) take_rest(split.pipeline);
+  if (!given.dp && !given.fsdp) take_rest(split.data);
   for (const auto* setting : {&given.dp, &given.fsdp, &given.tp, &given.pp, &given.cp}) {
-    if (!*setting || stated == gpus) continue;
-    // With neither dp nor fsdp given, data parallelism takes what the others leave.
-    if (!given.dp && !given.fsdp && gpus % model_ranks == 0) continue;
-    faults.error((*setting)->where, "the product of the degrees is " + std::to_string(stated) +
-                                        ", the number of GPUs " + std::to_string(gpus));
+    if (!*setting || product() == gpus) continue;
+    const std::int64_t wanted = (*setting)->value;
+    faults.error((*setting)->where,
+                 "the product of the degrees is " + std::to_string(product()) +
+                     ", the number of GPUs " + std::to_string(gpus),
+                 {"the nearest that divides the number of GPUs: " +
+                  std::to_string(nearest_divisor(gpus, wanted))});
     return {};
   }
-  switch (parallel) {
-    case Parallel::none:
-    case Parallel::independent:
-      return 1;
-    case Parallel::tensor:
-    case Parallel::pipeline:
-      return model_ranks == 1 ? 1 : gpus / model_ranks;
-    default:
-      return gpus / model_ranks;
-  }
+  return split;
+}
+
+std::optional<std::int64_t> data_parallel_ranks(const JobSpec& job, Parallel parallel,
+                                                std::int64_t gpus, Diagnostics& faults) {
+  const auto split = resolve_split(job, parallel, gpus, faults);
+  if (!split) return {};
+  const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
+  return alone ? 1 : split->data;
 }
 
 std::string resolve_beside(const Setting<std::string>& path) {

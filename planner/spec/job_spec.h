@@ -128,6 +128,8 @@ struct JobSpec {
   std::optional<Setting<bool>> peer_access;  // between GPUs; the device's file where absent
   Degrees degrees;
   std::optional<Setting<Schedule>> schedule;
+  std::optional<Setting<std::vector<std::int64_t>>> stage_layers;  // equally many where absent
+  std::optional<Setting<bool>> sequence_parallel;                  // beside tp; off where absent
   std::optional<Setting<std::string>> allocator;  // PyTorch's settings string, as given
 
   std::vector<Assumption> assumptions;
@@ -190,8 +192,19 @@ struct Batch {
 std::optional<Batch> resolve_batch(const JobSpec& job, std::int64_t data_parallel_ranks,
                                    Diagnostics& faults);
 
-/// Ranks that each see other samples, under `parallel` (never automatic) on `gpus` GPUs with the
-/// degrees given. A product of degrees that is not the number of GPUs is a fault.
+/// Into how many parts a job is split in each direction; their product is the number of GPUs.
+struct Split {
+  std::int64_t data = 1, tensor = 1, pipeline = 1, context = 1;
+};
+
+/// The split of a job under `parallel` (never automatic) on `gpus` GPUs with the degrees given:
+/// what is not given is 1, but for the degree that `parallel` is named after and for data
+/// parallelism, which take what the others leave. A product of degrees that is not the number of
+/// GPUs is a fault.
+std::optional<Split> resolve_split(const JobSpec& job, Parallel parallel, std::int64_t gpus,
+                                   Diagnostics& faults);
+
+/// Ranks that each see other samples: the data part of the split; 1 for independent runs.
 std::optional<std::int64_t> data_parallel_ranks(const JobSpec& job, Parallel parallel,
                                                 std::int64_t gpus, Diagnostics& faults);
 

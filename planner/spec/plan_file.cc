@@ -201,7 +201,16 @@ std::optional<OptionSpec> read_option(const Node& option, const Node& job, const
   auto cluster = read_on(*on, devices, faults);
   if (!cluster) return {};
   spec.cluster = *std::move(cluster);
-  if (spec.job.peer_access) spec.cluster.device.link.peer_access = spec.job.peer_access->value;
+  if (spec.job.peer_access) {
+    Link& link = spec.cluster.device.link;
+    if (spec.job.peer_access->value && !link.peer_access) {
+      faults.error(spec.job.peer_access->where,
+                   "GPUs of " + shardfit::quoted(spec.cluster.device.name) +
+                       " do not reach each other's memory",
+                   {"give peer-access no, or a --device-profile whose link has peer_access"});
+    }
+    link.peer_access = spec.job.peer_access->value;
+  }
   spec.name = text ? *text : spec.cluster.text;
   const Node* parallel = option.child("parallel");
   if (!text && parallel) spec.name += " " + parallel->text;

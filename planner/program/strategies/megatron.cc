@@ -80,7 +80,10 @@ class MegatronRun : public model::Host, public StageProgram {
 
   void build(const model::CompiledClass& root) {
     const std::int64_t parts = megatron_.pipeline * megatron_.virtual_stages;
-    const std::int64_t layers = number("num_layers") / parts;
+    const std::int64_t layers =
+        megatron_.stage_layers.empty()
+            ? number("num_layers") / parts
+            : megatron_.stage_layers.at(static_cast<std::size_t>(megatron_.stage()));
     for (std::int64_t c = 0; c < megatron_.virtual_stages; ++c) {
       Chunk chunk;
       chunk.first = c == 0 && megatron_.stage() == 0;
@@ -383,6 +386,28 @@ void MegatronRun::sum_norm_gradients() {
   parallel_.wait(parallel_.exchange(CollectiveKind::all_reduce, together));
 }
 
+/// A split of layers that was given must be one of all layers, over all stages.
+std::vector<DegreeFault> check_stage_layers(const MegatronJob& job, std::int64_t layers) {
+  const auto stages = static_cast<std::int64_t>(job.stage_layers.size());
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  if (job.virtual_stages > 1) {
+    return {{"stage_layers", "stages of several chunks take equally many layers", 1}};
+  }
+  if (stages != job.pipeline) {
+    return {{"stage_layers",
+             "layers of " + text(stages) + " stages for a pipeline of " + text(job.pipeline),
+             job.pipeline}};
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t own : job.stage_layers) {
+    if (own < 1) return {{"stage_layers", "a stage of " + text(own) + " layers", 1}};
+    sum += own;
+  }
+  if (sum == layers) return {};
+  return {{"stage_layers", "the stages hold " + text(sum) + " of " + text(layers) + " layers",
+           std::max<std::int64_t>(1, job.stage_layers.back() + layers - sum)}};
+}
+
 }  // namespace
 
 void set_megatron_words(const TrainingJob& job, model::Globals& globals) {
@@ -425,9 +450,10 @@ std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Glo
   numbers.ffn = number_of(globals, "ffn_hidden_size");
   numbers.sequence = megatron.sequence_parallel ? job.sequence : 0;
   faults = check_tensor_degree(numbers, megatron.tensor);
-  for (DegreeFault& fault : check_pipeline(shape_of(job), number_of(globals, "num_layers"))) {
-    faults.push_back(std::move(fault));
-  }
+  const std::int64_t layers = number_of(globals, "num_layers");
+  auto of_pipeline = megatron.stage_layers.empty() ? check_pipeline(shape_of(job), layers)
+                                                   : check_stage_layers(megatron, layers);
+  for (DegreeFault& fault : of_pipeline) faults.push_back(std::move(fault));
   return faults;
 }
 

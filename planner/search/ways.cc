@@ -1,0 +1,298 @@
+#include "search/ways.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "search/sharing.h"
+
+namespace shardfit::search {
+namespace {
+
+using program::MegatronJob;
+using program::PipelineSchedule;
+using spec::OptionSpec;
+using spec::Parallel;
+
+/// Up to so many GPUs every pair of a tensor and a pipeline degree is tried.
+constexpr std::int64_t most_combined = 8;
+
+/// A way that may be tried. Degrees stand where several of one strategy are.
+struct Trial {
+  Parallel parallel = Parallel::none;
+  std::optional<std::int64_t> tensor, pipeline;
+};
+
+bool has_several(const std::optional<spec::Setting<std::int64_t>>& degree) {
+  return degree && degree->value > 1;
+}
+bool splits_model(const spec::Degrees& degrees) {
+  return has_several(degrees.tp) || has_several(degrees.pp);
+}
+bool splits_model(Parallel parallel) {
+  return parallel == Parallel::tensor || parallel == Parallel::pipeline;
+}
+
+/// Every split of that many GPUs that has tensor or pipeline ranks.
+std::vector<Trial> all_splits(std::int64_t gpus) {
+  std::vector<Trial> trials;
+  if (gpus == 2 || gpus > most_combined) {
+    return {{Parallel::tensor, {}, {}}, {Parallel::pipeline, {}, {}}};
+  }
+  for (std::int64_t tensor = 1; tensor <= gpus; ++tensor) {
+    for (std::int64_t pipeline = 1; tensor * pipeline <= gpus; ++pipeline) {
+      if (tensor * pipeline == 1 || gpus % (tensor * pipeline) != 0) continue;
+      trials.push_back({tensor > 1 ? Parallel::tensor : Parallel::pipeline, tensor, pipeline});
+    }
+  }
+  return trials;
+}
+
+/// What is tried where nobody names a strategy, simplest first.
+std::vector<Trial> automatic(const OptionSpec& option, const Profile& profile) {
+  if (option.cluster.count == 1) return {{Parallel::none, {}, {}}};
+  const spec::Degrees& given = option.job.degrees;
+  std::vector<Trial> trials;
+  const auto add = [&](Parallel parallel) { trials.push_back({parallel, {}, {}}); };
+  if (splits_model(given)) {  // then it is split so in every way
+    add(has_several(given.tp) ? Parallel::tensor : Parallel::pipeline);
+    if (profile.framework == "megatron") add(Parallel::zero1);
+  } else {
+    for (const Parallel parallel : profile.parallel) {
+      if (!splits_model(parallel)) add(parallel);
+    }
+    const bool apart = given.dp || given.fsdp || given.tp || given.pp || given.cp;
+    const auto splits =
+        apart ? std::vector<Trial>{{Parallel::tensor, {}, {}}, {Parallel::pipeline, {}, {}}}
+              : all_splits(option.cluster.count);
+    trials.insert(trials.end(), splits.begin(), splits.end());
+  }
+  add(Parallel::independent);
+  return trials;
+}
+
+std::vector<Trial> trials_of(const OptionSpec& option, const Profile& profile,
+                             Diagnostics& faults) {
+  const spec::Setting<Parallel>& asked = option.job.parallel;
+  if (asked.value == Parallel::automatic) return automatic(option, profile);
+  if (asked.value == Parallel::independent) return {{asked.value, {}, {}}};
+  if (asked.value == Parallel::none) {
+    if (option.cluster.count == 1) return {{asked.value, {}, {}}};
+    faults.error(asked.where, "parallel none leaves all GPUs but one idle",
+                 {"give --on " + option.cluster.device.name + ", or parallel independent"});
+    return {};
+  }
+  const auto& known = profile.parallel;
+  if (splits_model(asked.value) ||
+      std::find(known.begin(), known.end(), asked.value) != known.end()) {
+    return {{asked.value, {}, {}}};
+  }
+  std::vector<std::string> names;
+  for (const Parallel parallel : known) names.push_back(name_of(parallel));
+  for (const Parallel more : {Parallel::tensor, Parallel::pipeline}) {
+    if (std::find(known.begin(), known.end(), more) == known.end()) names.push_back(name_of(more));
+  }
+  names.insert(names.end(), {"none", "independent"});
+  faults.error(
+      asked.where,
+      "parallel " + name_of(asked.value) + " is not modelled for framework " + profile.framework,
+      {"expected one of: " + join(names)});
+  return {};
+}
+
+/// Where a degree was given, else where the strategy or the GPUs were.
+Location where_of(const std::string& key, const OptionSpec& option) {
+  const spec::JobSpec& job = option.job;
+  const std::optional<spec::Setting<std::int64_t>>* degree = nullptr;
+  if (key == "tp") degree = &job.degrees.tp;
+  if (key == "pp") degree = &job.degrees.pp;
+  if (key == "dp") degree = &job.degrees.dp;
+  if (degree && *degree) return (*degree)->where;
+  if (key == "stage_layers" && job.stage_layers) return job.stage_layers->where;
+  if ((key == "virtual_stages" || key == "micro_batches") && job.schedule) {
+    return job.schedule->where;
+  }
+  const Location where = job.parallel.where;
+  return where.known() ? where : option.cluster.where;
+}
+
+void schedule(const OptionSpec& option, MegatronJob& megatron, RankJob& job, Diagnostics& faults) {
+  if (!option.job.schedule || megatron.pipeline == 1) return;
+  using spec::Schedule;
+  const spec::Setting<Schedule>& asked = *option.job.schedule;
+  switch (asked.value) {
+    case Schedule::one_f_one_b:
+      return;
+    case Schedule::gpipe:
+      megatron.schedule = PipelineSchedule::gpipe;
+      job.warnings.push_back("Megatron-core has no gpipe: its own program with that order");
+      return;
+    case Schedule::interleaved_1f1b:
+      megatron.virtual_stages = 2;
+      job.assumptions.push_back({"virtual-stages", "2", "of an interleaved pipeline, the least"});
+      return;
+    default:
+      faults.error(asked.where,
+                   "schedule " + spec::schedule_names()[static_cast<std::size_t>(asked.value)] +
+                       " is not modelled yet",
+                   {"expected one of: 1f1b, gpipe, interleaved-1f1b"});
+  }
+}
+
+/// The degrees of a Megatron job, checked against the model.
+void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split& split,
+                  const program::Lowering& lowering, RankJob& job, Diagnostics& faults) {
+  MegatronJob megatron;
+  const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
+  if (!alone) {
+    megatron.tensor = split.tensor;
+    megatron.pipeline = split.pipeline;
+    megatron.data = split.data;
+    megatron.distributed_optimizer = parallel == Parallel::zero1;
+    if (option.job.sequence_parallel) {
+      megatron.sequence_parallel = option.job.sequence_parallel->value;
+    }
+    if (option.job.stage_layers) megatron.stage_layers = option.job.stage_layers->value;
+    schedule(option, megatron, job, faults);
+  }
+  job.job.megatron = megatron;
+  for (const program::DegreeFault& fault : lowering.check(job.job)) {
+    faults.error(where_of(fault.key, option), fault.message,
+                 {"the nearest that can be: " + std::to_string(fault.nearest)});
+  }
+}
+
+/// Degrees that only Megatron's programs have.
+void refuse_degrees(const OptionSpec& option, bool megatron, Diagnostics& faults) {
+  const auto refuse = [&](const std::optional<spec::Setting<std::int64_t>>& degree,
+                          const char* what, const std::string& note) {
+    if (!has_several(degree)) return;
+    faults.error(degree->where, what, {note});
+  };
+  const spec::Degrees& given = option.job.degrees;
+  refuse(given.cp, "context parallelism is not modelled yet", "give --cp 1, or leave it out");
+  refuse(given.ep, "expert parallelism is not modelled yet", "give --ep 1, or leave it out");
+  if (megatron) return;
+  const std::string note = "give --parallel tensor or pipeline, or --framework megatron";
+  refuse(given.tp, "this strategy splits no layer among GPUs", note);
+  refuse(given.pp, "this strategy has no pipeline", note);
+}
+
+/// Whether Megatron-core has a form of the option's model that is modelled.
+bool has_megatron_form(const spec::ModelSpec& model) {
+  return std::any_of(model.framework_families.begin(), model.framework_families.end(),
+                     [](const auto& form) { return form.first == "megatron"; });
+}
+
+/// One trial as a job. Nothing where it cannot be: then faults say why.
+std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings& lowerings,
+                          Diagnostics& faults) {
+  OptionSpec option = asked;
+  const auto set = [](auto& degree, std::optional<std::int64_t> value) {
+    if (value) degree = spec::Setting<std::int64_t>{*value, {}, "tried"};
+  };
+  set(option.job.degrees.tp, trial.tensor);
+  set(option.job.degrees.pp, trial.pipeline);
+  const bool alone = trial.parallel == Parallel::none || trial.parallel == Parallel::independent;
+  const bool foreign = splits_model(trial.parallel) && framework_of(asked) != "megatron";
+  if (foreign) option.job.framework.value = spec::Framework::megatron;
+  const bool megatron = framework_of(option) == "megatron";
+  const Location where =
+      asked.job.parallel.where.known() ? asked.job.parallel.where : asked.cluster.where;
+  if (megatron && !has_megatron_form(lowerings.find(asked).model())) {
+    faults.error(foreign ? where : asked.job.framework.where,
+                 "Megatron-core's form of model type " + lowerings.find(asked).model().model_type +
+                     " is not modelled");
+    return {};
+  }
+  if (!alone) refuse_degrees(option, megatron, faults);
+  const auto split = spec::resolve_split(option.job, trial.parallel, option.cluster.count, faults);
+  if (!split || !faults.empty()) return {};
+  if (splits_model(trial.parallel) && option.cluster.count > 1 &&
+      split->tensor * split->pipeline == 1) {
+    faults.error(where, "data parallelism takes all GPUs: none is left to split the model");
+    return {};
+  }
+  Way way{trial.parallel, {}, lowerings.share(option)};
+  auto job = rank_job(option, alone ? 1 : split->data, *way.lowering, faults);
+  if (!job) return {};
+  if (megatron) set_megatron(option, trial.parallel, *split, *way.lowering, *job, faults);
+  if (const std::string refused = cannot_share(job->job, trial.parallel); !refused.empty()) {
+    faults.error(where, refused);
+  }
+  if (!faults.empty()) return {};
+  if (foreign) {
+    job->assumptions.push_back({"program of " + name_of(trial.parallel), "Megatron-core's",
+                                framework_of(asked) +
+                                    " splits no layers of its own; parameters are bf16 with fp32 "
+                                    "copies in the optimizer"});
+    job->warnings.push_back("the program is Megatron-core's, not that of " + framework_of(asked));
+  }
+  way.job = *std::move(job);
+  return way;
+}
+
+Alternative cannot(const OptionSpec& option, const Trial& trial, const Diagnostics& why) {
+  Alternative out;
+  out.parallel = trial.parallel;
+  out.applies = false;
+  out.split.tensor = trial.tensor.value_or(1);
+  out.split.pipeline = trial.pipeline.value_or(1);
+  out.split.data = option.cluster.count / (out.split.tensor * out.split.pipeline);
+  out.because = "it does not apply";
+  if (why.empty()) return out;
+  const Diagnostic& first = why.found().front();
+  out.because = first.message;
+  for (const std::string& note : first.notes) {
+    if (note.starts_with("the nearest")) out.because += "; " + note;
+  }
+  return out;
+}
+
+}  // namespace
+
+const std::string& framework_of(const OptionSpec& option) {
+  return spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
+}
+
+const std::shared_ptr<const program::Lowering>& Lowerings::share(const OptionSpec& option) {
+  const std::string path = spec::resolve_beside(option.job.model);
+  auto& found = lowerings_[path + "\n" + framework_of(option)];
+  if (!found) {
+    found = std::make_shared<const program::Lowering>(
+        spec::read_model(path, option.job.model.where), framework_of(option));
+  }
+  return found;
+}
+
+Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& faults) {
+  Ready ready;
+  ready.option = &option;
+  const std::vector<std::string> known = modelled_frameworks();
+  if (std::find(known.begin(), known.end(), framework_of(option)) == known.end()) {
+    faults.error(option.job.framework.where,
+                 "framework " + framework_of(option) + " is not modelled yet",
+                 {"expected one of: " + join(known)});
+    return ready;
+  }
+  std::optional<Diagnostics> first;
+  const std::vector<Trial> tried = trials_of(option, read_profile(framework_of(option)), faults);
+  // Other faults of the job are said beside the one that leaves nothing to try.
+  if (tried.empty()) {
+    Diagnostics more;
+    way_of(option, {option.job.parallel.value, {}, {}}, lowerings, more);
+    faults.add(more);
+  }
+  for (const Trial& trial : tried) {
+    Diagnostics own;
+    if (auto way = way_of(option, trial, lowerings, own)) {
+      ready.possible.push_back(*std::move(way));
+      continue;
+    }
+    ready.impossible.push_back(cannot(option, trial, own));
+    if (!first) first = std::move(own);
+  }
+  if (ready.possible.empty() && first) faults.add(*first);
+  return ready;
+}
+
+}  // namespace shardfit::search

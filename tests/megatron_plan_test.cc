@@ -1,0 +1,156 @@
+// Tensor and pipeline parallelism in `shardfit plan`: Megatron-core's programs beside the others.
+
+#include <doctest/doctest.h>
+#include <rapidjson/document.h>
+
+#include <algorithm>
+#include <map>
+
+#include "cli/cli.h"
+#include "support.h"
+#include "text_test.h"
+
+using namespace shardfit;
+using rapidjson::Value;
+
+namespace {
+
+const std::string root = SHARDFIT_SOURCE_DIR;
+
+const test::TemporaryFile& small_model() {
+  static const test::TemporaryFile file(
+      R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
+ "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 1000,
+ "max_position_embeddings": 4096})");
+  return file;
+}
+
+rapidjson::Document plan_of(const std::string& arguments) {
+  rapidjson::Document plan;
+  const auto result = test::run_command("shardfit plan " + arguments + " --json");
+  CAPTURE(result.err);
+  plan.Parse(result.out.c_str());
+  REQUIRE(!plan.HasParseError());
+  return plan;
+}
+rapidjson::Document small_plan(const std::string& arguments) {
+  return plan_of("--model " + small_model().path + " --sequence 128 " + arguments);
+}
+
+/// Every way of an option, the chosen one too, as "tensor 2x1x2" (tp, pp, dp), with why.
+std::map<std::string, std::string> ways_of(const Value& option) {
+  std::map<std::string, std::string> ways;
+  const auto add = [&](const Value& way, const std::string& because) {
+    const Value& degrees = way["degrees"];
+    std::string name = way["parallel"].GetString();
+    for (const char* key : {"tp", "pp", "dp"}) {
+      name += (key[0] == 't' ? " " : "x") + std::to_string(degrees[key].GetInt());
+    }
+    CHECK(ways.emplace(name, because).second);
+  };
+  add(option, "chosen");
+  for (const Value& other : option["alternatives"].GetArray()) {
+    add(other, other["because"].GetString());
+  }
+  return ways;
+}
+
+}  // namespace
+
+TEST_CASE("a Megatron job is tried with replicas, split states, tensor and pipeline ranks") {
+  const auto plan = small_plan("--framework megatron --on 2xh200");
+  const auto ways = ways_of(plan["options"][0]);
+  for (const char* way :
+       {"ddp 1x1x2", "zero1 1x1x2", "tensor 2x1x1", "pipeline 1x2x1", "independent 1x1x1"}) {
+    CAPTURE(way);
+    REQUIRE(ways.count(way) == 1);
+    CHECK(ways.at(way) != "");
+  }
+  CHECK(ways.size() == 5);
+}
+
+TEST_CASE("four GPUs: every pair of degrees whose product divides them is tried, or says why not") {
+  const auto plan = small_plan("--framework megatron --on 4xh200");
+  const auto ways = ways_of(plan["options"][0]);
+  for (const char* way : {"tensor 2x1x2", "tensor 4x1x1", "tensor 2x2x1", "pipeline 1x2x2",
+                          "pipeline 1x4x1", "ddp 1x1x4", "zero1 1x1x4"}) {
+    CAPTURE(way);
+    CHECK(ways.count(way) == 1);
+  }
+  const auto three = small_plan("--framework megatron --on 3xh200");
+  const auto why = ways_of(three["options"][0]);
+  CHECK(why.at("tensor 3x1x1") ==
+        "8 attention heads do not divide by 3; the nearest that can be: 2");
+  CHECK(why.at("pipeline 1x3x1") ==
+        "4 layers do not divide into 3 stages; the nearest that can be: 2");
+}
+
+TEST_CASE("another framework's job is split by Megatron-core's program, and that is said") {
+  const auto plan = small_plan("--framework plain-pytorch --on 2xh200");
+  const auto ways = ways_of(plan["options"][0]);
+  for (const char* way : {"tensor 2x1x1", "pipeline 1x2x1"}) {
+    CHECK(ways.at(way).find("with Megatron-core's program") != std::string::npos);
+  }
+  CHECK(plan["options"][0]["parallel"].GetString() != std::string("tensor"));
+  const auto asked = small_plan("--framework plain-pytorch --on 2xh200 --parallel tensor");
+  const Value& option = asked["options"][0];
+  CHECK(option["job"]["framework"].GetString() == std::string("megatron"));
+  bool said = false;
+  for (const Value& assumption : option["assumptions"].GetArray()) {
+    said = said || assumption["value"].GetString() == std::string("Megatron-core's");
+  }
+  CHECK(said);
+  const auto other = plan_of("--model gpt-neox-20b --sequence 128 --on 2xh200");
+  for (const auto& [way, because] : ways_of(other["options"][0])) {
+    if (way.find("tensor") == std::string::npos) continue;
+    CHECK(because == "Megatron-core's form of model type gpt_neox is not modelled");
+  }
+}
+
+TEST_CASE("tensor and pipeline degree 1 on one card are what strategy none is") {
+  const auto alone = small_plan("--framework megatron --on h200 --accumulation 4");
+  for (const char* way : {"tensor", "pipeline", "ddp"}) {
+    CAPTURE(way);
+    const auto plan = small_plan("--framework megatron --on h200 --accumulation 4 --parallel " +
+                                 std::string(way));
+    const Value& gpu = plan["options"][0]["gpus"][0];
+    const Value& wanted = alone["options"][0]["gpus"][0];
+    for (const char* key :
+         {"phases", "categories", "allocated_bytes", "reserved_bytes", "needed_bytes"}) {
+      CAPTURE(key);
+      CHECK(gpu[key] == wanted[key]);
+    }
+    CHECK(plan["options"][0]["step_seconds"] == alone["options"][0]["step_seconds"]);
+  }
+}
+
+TEST_CASE("each rank has its own program and peak, equal roles the same") {
+  const auto plan = small_plan("--framework megatron --on 8xh200 --parallel tensor --tp 2 --pp 2");
+  const Value& gpus = plan["options"][0]["gpus"];
+  REQUIRE(gpus.Size() == 8);
+  for (rapidjson::SizeType i = 0; i < 8; ++i) CHECK(gpus[i]["rank"].GetUint() == i);
+  const auto role = [&](int i) {
+    return std::string(gpus[static_cast<rapidjson::SizeType>(i)]["role"].GetString());
+  };
+  CHECK(role(0) == "stage 0, tensor rank 0");
+  CHECK(role(0) == role(2));  // the second replica
+  CHECK(role(1) == "stage 0, tensor rank 1");
+  CHECK(role(7) == "stage 1, tensor rank 1");
+  CHECK(gpus[0]["needed_bytes"] == gpus[2]["needed_bytes"]);
+  CHECK(gpus[0]["allocated_bytes"] != gpus[4]["allocated_bytes"]);
+}
+
+TEST_CASE("four 1F1B stages of Llama 3 8B: every rank as measured") {
+  const auto plan = plan_of(root + "/tests/data/plans/four-stages.yaml");
+  const Value& gpus = plan["options"][0]["gpus"];
+  REQUIRE(gpus.Size() == 4);
+  // zero-mc-l8b-pp4-nmb32-r1 to -r3: allocated and reserved bytes of the whole run
+  const std::pair<std::int64_t, std::int64_t> measured[] = {
+      {46825106944, 47567601664}, {41888140288, 42463133696}, {49156938240, 51537510400}};
+  for (rapidjson::SizeType rank = 1; rank < 4; ++rank) {
+    CAPTURE(rank);
+    CHECK(gpus[rank]["allocated_bytes"].GetInt64() == measured[rank - 1].first);
+    CHECK(static_cast<double>(gpus[rank]["reserved_bytes"].GetInt64()) ==
+          doctest::Approx(static_cast<double>(measured[rank - 1].second)).epsilon(0.03));
+  }
+}
