@@ -140,9 +140,12 @@ TEST_CASE("each rank has its own program and peak, equal roles the same") {
   CHECK(gpus[0]["allocated_bytes"] != gpus[4]["allocated_bytes"]);
 }
 
-TEST_CASE("four 1F1B stages of Llama 3 8B: every rank as measured") {
-  const auto plan = plan_of(root + "/tests/data/plans/four-stages.yaml");
-  const Value& gpus = plan["options"][0]["gpus"];
+TEST_CASE(
+    "four 1F1B stages of Llama 3 8B: every rank as measured, the first named with its cause") {
+  const std::string file = root + "/tests/data/plans/four-stages.yaml";
+  const auto plan = plan_of(file);
+  const Value& option = plan["options"][0];
+  const Value& gpus = option["gpus"];
   REQUIRE(gpus.Size() == 4);
   // zero-mc-l8b-pp4-nmb32-r1 to -r3: allocated and reserved bytes of the whole run
   const std::pair<std::int64_t, std::int64_t> measured[] = {
@@ -153,4 +156,72 @@ TEST_CASE("four 1F1B stages of Llama 3 8B: every rank as measured") {
     CHECK(static_cast<double>(gpus[rank]["reserved_bytes"].GetInt64()) ==
           doctest::Approx(static_cast<double>(measured[rank - 1].second)).epsilon(0.03));
   }
+  const Value& first = option["imbalances"][0];
+  CHECK(first["kind"].GetString() == std::string("memory"));
+  CHECK(first["gpu"].GetInt() == 0);
+  CHECK(first["against"].GetInt() == 2);
+  const std::string cause = first["cause"].GetString();
+  CHECK(cause.find("(1f1b) holds 4 passes in flight there, 2 here") != std::string::npos);
+  CHECK(cause.find("the embedding with its gradients and states") != std::string::npos);
+  CHECK(first["cost_bytes"].GetInt64() > 0);
+  // The fix stands as it is pasted.
+  const Value& fix = first["fix"];
+  REQUIRE(fix.IsObject());
+  const std::string words = fix["words"].GetString();
+  const std::string key = "stage-layers ";
+  REQUIRE(words.starts_with(key));
+  const std::string layers = words.substr(key.size(), words.find(' ', key.size()) - key.size());
+  const auto fixed = plan_of(file + " --stage-layers " + layers);
+  std::int64_t needed = 0;
+  for (const Value& gpu : fixed["options"][0]["gpus"].GetArray()) {
+    needed = std::max(needed, gpu["needed_bytes"].GetInt64());
+  }
+  CHECK(needed == fix["needed_bytes"].GetInt64());
+  CHECK(needed < gpus[0]["needed_bytes"].GetInt64());
+  CHECK(fixed["options"][0]["step_seconds"] == fix["step_seconds"]);
+}
+
+TEST_CASE("one layer a stage: the first and the last stage need a quarter to two fifths more") {
+  // Layers as wide as those of GPT-3 175B, whose embedding stands on the first and the last stage.
+  const test::TemporaryFile model(
+      R"({"model_type": "gpt2", "n_embd": 12288, "n_layer": 4, "n_head": 96, "n_positions": 2048,
+ "vocab_size": 50257})");
+  const auto plan = plan_of("--model " + model.path +
+                            " --framework megatron --on 4xh200 --parallel pipeline --sequence 2048 "
+                            "--micro-batch 1 --accumulation 8");
+  const Value& option = plan["options"][0];
+  const auto need = [&](rapidjson::SizeType i) {
+    return static_cast<double>(option["gpus"][i]["needed_bytes"].GetInt64());
+  };
+  const double middle = (need(1) + need(2)) / 2;
+  for (const rapidjson::SizeType end : {0U, 3U}) {
+    CAPTURE(end);
+    CHECK(need(end) / middle > 1.25);
+    CHECK(need(end) / middle < 1.40);
+  }
+  const Value& named = option["imbalances"][0];
+  CHECK(named["gpu"].GetInt() == 0);
+  CHECK(std::string(named["cause"].GetString()).find("the embedding with its gradients") !=
+        std::string::npos);
+}
+
+TEST_CASE("rank 0 of ZeroRedundancyOptimizer holds 1.70 of an even share, and what evens it out") {
+  const auto plan = plan_of(
+      "--model llama-3.2-1b --framework plain-pytorch --precision bf16 --on 8xh200 --parallel "
+      "zero1");
+  const Value* share = nullptr;
+  for (const Value& one : plan["options"][0]["imbalances"].GetArray()) {
+    if (one["kind"].GetString() == std::string("time")) continue;
+    share = &one;
+    break;
+  }
+  REQUIRE(share != nullptr);
+  CHECK((*share)["gpu"].GetInt() == 0);
+  CHECK((*share)["ratio"].GetDouble() == doctest::Approx(1.70).epsilon(0.005));
+  REQUIRE((*share)["fix"].IsObject());
+  std::int64_t needed = 0;
+  for (const Value& gpu : plan["options"][0]["gpus"].GetArray()) {
+    needed = std::max(needed, gpu["needed_bytes"].GetInt64());
+  }
+  CHECK((*share)["fix"]["needed_bytes"].GetInt64() < needed);
 }

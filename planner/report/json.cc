@@ -250,6 +250,31 @@ void write_alternative(JsonWriter& json, const search::Alternative& other) {
   });
 }
 
+void write_imbalance(JsonWriter& json, const search::Imbalance& one) {
+  json.object([&] {
+    json.text("kind", kind_name(one.kind));
+    json.number("gpu", static_cast<std::int64_t>(one.gpu));
+    json.number("against", static_cast<std::int64_t>(one.against));
+    json.real("ratio", one.ratio);
+    json.text("what", one.what);
+    json.text("cause", one.cause);
+    json.number("cost_bytes", one.cost_bytes);
+    json.real("cost_seconds", one.cost_seconds);
+    if (!one.fix) return json.none("fix");
+    json.key("fix");
+    json.object([&] {
+      json.text("words", one.fix->words);
+      json.text("verdict", verdict_text(one.fix->verdict));
+      json.number("needed_bytes", one.fix->needed);
+      if (one.fix->step_seconds) {
+        json.real("step_seconds", *one.fix->step_seconds);
+      } else {
+        json.none("step_seconds");
+      }
+    });
+  });
+}
+
 void write_option(JsonWriter& json, const Option& option) {
   const spec::ClusterSpec& cluster = option.spec->cluster;
   json.object([&] {
@@ -284,6 +309,9 @@ void write_option(JsonWriter& json, const Option& option) {
         json.number("headroom_bytes", change.headroom);
       });
     });
+    json.key("imbalances");
+    json.array(option.imbalances,
+               [&](const search::Imbalance& one) { write_imbalance(json, one); });
     json.key("assumptions");
     write_assumptions(json, option);
     json.key("warnings");

@@ -167,9 +167,7 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   std::string missing;
   option.timing = time_of(option, missing);
   if (!missing.empty()) option.warnings.push_back("no step time: " + missing);
-  for (std::string& warning : find_imbalance(option, imbalance_threshold)) {
-    option.warnings.push_back(std::move(warning));
-  }
+  option.imbalances = find_imbalances(option, imbalance_threshold);
   return option;
 }
 

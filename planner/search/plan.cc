@@ -97,6 +97,9 @@ Option choose(Ready ready) {
 }
 
 void add_warnings(Option& option) {
+  for (const Imbalance& one : option.imbalances) {
+    option.warnings.push_back(imbalance_text(option, one));
+  }
   option.warnings.insert(option.warnings.end(), option.job.warnings.begin(),
                          option.job.warnings.end());
   if (!option.accuracy.measured) {
@@ -198,6 +201,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       if (settings.changes && option.verdict != Verdict::fits) {
         option.changes = find_changes(option, lowering);
       }
+      if (settings.changes && option.verdict != Verdict::does_not_fit) find_fixes(option);
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
         option.largest_micro_batch = find_largest_micro_batch(option, lowering);
       }

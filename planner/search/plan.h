@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "run/time_clock.h"
+#include "search/imbalance.h"
 #include "search/rent.h"
 #include "search/training_job.h"
 #include "search/verdict.h"
@@ -88,6 +89,7 @@ struct Option {
   std::size_t tightest = 0;  // index of the GPU with the least headroom
   std::vector<AssumptionEffect> assumptions;
   std::vector<Change> changes;  // where it does not fit: the cheapest that would
+  std::vector<Imbalance> imbalances;
   std::vector<std::string> warnings;
   std::optional<Timing> timing;  // empty where the device's speed is not known
   std::optional<Rent> rent;      // where there is a price file
@@ -146,11 +148,6 @@ std::optional<Timing> time_of(const Option& option, std::string& missing);
 /// What the time clock plays for an option: its ranks' programs, equal ranks once, on its devices.
 std::vector<run::RankProgram> rank_programs(const Option& option);
 run::Machine machine_for(const Option& option);
-
-/// From how much more on, as a share, one GPU's need or work is named an imbalance.
-inline constexpr double imbalance_threshold = 0.1;
-/// Sentences about GPUs of one option that need or compute more than others, with the cause.
-std::vector<std::string> find_imbalance(const Option& option, double threshold);
 
 /// Answers the hypothesis, finds what differs between options, and recommends.
 void compare(Plan& plan);

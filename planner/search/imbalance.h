@@ -1,0 +1,53 @@
+#pragma once
+// One card of an option that holds or works much more than another.
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "search/verdict.h"
+
+namespace shardfit::search {
+
+struct Option;
+
+struct Imbalance {
+  enum class Kind : std::uint8_t {
+    memory,  // the least bytes to reserve in which it runs
+    share,   // bytes of a category at the peak, though their sum may hide it
+    time,    // seconds of a step in which it computes
+  };
+  Kind kind = Kind::memory;
+  std::size_t gpu = 0, against = 0;  // that needs most, and least
+  double ratio = 1;                  // of the two; of a share: to an even one
+  std::string what;                  // "needs 58.5 GiB, 1.48 times what GPU 2 (stage 2) needs"
+  std::string cause;                 // "" where none is known
+  std::int64_t cost_bytes = 0;       // above the mean of all GPUs
+  double cost_seconds = 0;           // likewise, of a step
+
+  /// The change that evens it out best at the least cost, the whole option simulated anew.
+  struct Fix {
+    std::string words;  // "stage-layers 6,9,9,8"
+    Verdict verdict = Verdict::fits;
+    std::int64_t needed = 0;  // of the GPU that needs most
+    std::optional<double> step_seconds;
+  };
+  std::optional<Fix> fix;
+};
+
+/// "memory", "share", "time".
+const char* kind_name(Imbalance::Kind kind);
+
+/// From how much more on, as a share, one GPU's need or work is named an imbalance.
+inline constexpr double imbalance_threshold = 0.1;
+/// GPUs of one option that need or compute more than others, with the cause.
+std::vector<Imbalance> find_imbalances(const Option& option, double threshold);
+
+/// Simulates what may even them out, and keeps what does.
+void find_fixes(Option& option);
+
+/// As a sentence.
+std::string imbalance_text(const Option& option, const Imbalance& imbalance);
+
+}  // namespace shardfit::search
