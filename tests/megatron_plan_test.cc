@@ -203,6 +203,10 @@ TEST_CASE("one layer a stage: the first and the last stage need a quarter to two
   CHECK(named["gpu"].GetInt() == 0);
   CHECK(std::string(named["cause"].GetString()).find("the embedding with its gradients") !=
         std::string::npos);
+  const Value& fix = named["fix"];  // one layer cannot be moved
+  REQUIRE(fix.IsObject());
+  CHECK(std::string(fix["words"].GetString()).starts_with("parallel tensor, tp 2, pp 2"));
+  CHECK(static_cast<double>(fix["needed_bytes"].GetInt64()) < 0.95 * need(0));
 }
 
 TEST_CASE("rank 0 of ZeroRedundancyOptimizer holds 1.70 of an even share, and what evens it out") {

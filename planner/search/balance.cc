@@ -172,6 +172,21 @@ std::optional<Fix> smaller_passes(const Option& option) {
                       std::to_string(batch.accumulation * 2));
 }
 
+/// Half the stages, each of twice the tensor ranks: these split embedding and head by vocabulary.
+std::optional<Fix> vocabulary_parallel(const Option& option) {
+  RankJob changed = unshared(option);
+  program::MegatronJob& job = *changed.job.megatron;
+  if (job.pipeline % 2 != 0) return {};
+  job.pipeline /= 2;
+  job.tensor *= 2;
+  job.stage_layers.clear();
+  if (!option.lowering->check(changed.job).empty()) return {};
+  const std::string words = "parallel tensor, tp " + std::to_string(job.tensor) + ", pp " +
+                            std::to_string(job.pipeline) +
+                            ", which splits embedding and head by the vocabulary";
+  return simulate(option, Parallel::tensor, std::move(changed), words);
+}
+
 /// Parameters cut evenly, whatever their sizes.
 std::optional<Fix> even_shards(const Option& option) {
   const auto& known = option.job.profile.parallel;
@@ -214,6 +229,7 @@ void find_fixes(Option& option) {
     if (option.split.pipeline > 1 && one.kind != Kind::share) {
       candidates.push_back(other_layers(option, one.kind));
       if (memory) candidates.push_back(smaller_passes(option));
+      if (memory && !candidates.front()) candidates.push_back(vocabulary_parallel(option));
     }
     if (option.parallel == Parallel::zero1 && !option.job.job.megatron && one.kind != Kind::time) {
       candidates.push_back(even_shards(option));
