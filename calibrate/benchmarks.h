@@ -41,12 +41,18 @@ struct Case {
   bool peer_access = false;
 };
 
+/// Of Benchmark::takes.
+inline constexpr std::int64_t all_free = -1;
+
 struct Benchmark {
   const char* name;
   const char* group;  // "memory" or "speed"
   const char* summary;
   int least_devices;    // fewer: waived
   const char* library;  // which must be there; "" where none
+  double setup;         // seconds beside its series, at most: libraries, handles, buffers. A guess
+                        // until a card has been measured
+  std::int64_t takes;   // bytes of the device beside its series; all_free: all beside the margin
   /// What it will time on a machine of `devices` such devices; empty where it times nothing.
   std::vector<Case> (*cases)(const DeviceFacts& facts, int devices, const RunOptions& options);
   /// Null in a build without a CUDA compiler.

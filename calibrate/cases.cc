@@ -50,10 +50,12 @@ Case product_case(const ProductShape& p, const std::string& kind = "product") {
   return c;
 }
 
-void add_pairs(std::vector<Case>& list, int devices, const std::vector<std::int64_t>& steps) {
+/// Both directions of every pair; with `only`, of the pairs it is one of.
+void add_pairs(std::vector<Case>& list, int devices, int only,
+               const std::vector<std::int64_t>& steps) {
   for (int from = 0; from < devices; ++from) {
     for (int to = 0; to < devices; ++to) {
-      if (from == to) continue;
+      if (from == to || (from != only && to != only && only >= 0)) continue;
       for (const bool access : {true, false}) {
         for (const std::int64_t bytes : steps) {
           Case c = sized("peer", bytes, static_cast<double>(bytes), bytes);
@@ -100,7 +102,7 @@ std::vector<Case> host_copy_cases(const DeviceFacts&, int, const RunOptions& opt
 
 std::vector<Case> peer_copy_cases(const DeviceFacts&, int devices, const RunOptions& options) {
   std::vector<Case> list;
-  add_pairs(list, devices,
+  add_pairs(list, devices, options.quick ? options.device : -1,
             options.quick ? sizes(64 * KiB, 256 * MiB, 64) : sizes(16 * KiB, GiB, 16));
   return list;
 }
@@ -205,10 +207,12 @@ std::vector<Case> launch_cases(const DeviceFacts&, int, const RunOptions&) {
 
 std::vector<Case> collective_cases(const DeviceFacts&, int devices, const RunOptions& options) {
   std::vector<Case> list;
-  const auto steps = options.quick ? sizes(KiB, 256 * MiB, 512) : sizes(KiB, GiB, 8);
+  const auto steps = options.quick ? sizes(KiB, GiB, 1024) : sizes(KiB, GiB, 4);
   std::vector<std::pair<int, int>> groups{{-1, -1}};  // all
   for (int a = 0; devices > 2 && a < devices; ++a) {
-    for (int b = a + 1; b < devices; ++b) groups.emplace_back(a, b);
+    for (int b = a + 1; b < devices; ++b) {
+      if (!options.quick || a == options.device || b == options.device) groups.emplace_back(a, b);
+    }
   }
   for (const auto& [a, b] : groups) {
     const std::string who =

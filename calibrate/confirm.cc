@@ -47,7 +47,7 @@ void judge_rank(const ConfirmedRank& rank, ConfirmVerdict& verdict) {
     off(off_words("device", m.device, p.device) + ", because context and libraries took " +
         format_bytes(Bytes(outside)) + " where the plan has " + format_bytes(Bytes(planned)));
   }
-  if (rank.left > 0) off(format_bytes(Bytes(rank.left)) + " were not given back");
+  if (rank.left > rank.libraries) off(format_bytes(Bytes(rank.left)) + " were not given back");
 }
 
 }  // namespace

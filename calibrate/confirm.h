@@ -46,9 +46,10 @@ struct ConfirmedRank {
   std::vector<double> step_seconds;
   double exchange_seconds = 0;  // of the last step, all collectives added up
   std::int64_t exchanges = 0;
-  std::string stopped;    // the budget was used up, and where; "" where it ran to its end
-  std::string failure;    // what went wrong, and where; "" where nothing did
-  std::int64_t left = 0;  // device bytes still in use after the release; -1: it does not say
+  std::string stopped;         // the budget was used up, and where; "" where it ran to its end
+  std::string failure;         // what went wrong, and where; "" where nothing did
+  std::int64_t left = 0;       // device bytes still in use after the release; -1: it does not say
+  std::int64_t libraries = 0;  // of them, what libraries may keep that were loaded meanwhile
 };
 
 struct ConfirmedWay {

@@ -61,8 +61,14 @@ std::string rank_text(const Confirmation& c, const ConfirmedRank& r) {
   if (r.retries > 0) text += "    retries of the allocator: " + std::to_string(r.retries) + "\n";
   if (!r.stopped.empty()) text += "    stopped: " + r.stopped + "\n";
   if (!r.failure.empty()) text += "    FAILED: " + r.failure + "\n";
-  if (r.left > 0) text += "    NOT GIVEN BACK: " + format_bytes(Bytes(r.left)) + "\n";
-  if (r.left == 0) text += "    everything was given back\n";
+  if (r.left > r.libraries) {
+    text += "    NOT GIVEN BACK: " + format_bytes(Bytes(r.left)) + "\n";
+  } else if (r.left > 0) {
+    text += "    given back, but for " + format_bytes(Bytes(r.left)) +
+            " that libraries keep once they are loaded\n";
+  } else if (r.left == 0) {
+    text += "    everything was given back\n";
+  }
   return text;
 }
 
@@ -107,6 +113,7 @@ void write_rank(Json& json, const ConfirmedRank& r) {
     json.number("nvml_process_bytes", r.process_bytes);
     json.number("before_bytes", r.before);
     json.number("left_bytes", r.left);
+    json.number("libraries_may_keep_bytes", r.libraries);
     json.number("retries", r.retries);
     json.number("products", r.products);
     json.number("attentions", r.attentions);

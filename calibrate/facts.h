@@ -17,6 +17,8 @@ struct DeviceFacts {
   std::int64_t free_bytes = 0;     // when the program started
   std::int64_t l2_bytes = 0;       // 0: unknown
   int multiprocessors = 0;
+  std::int64_t used_before = -1;  // by NVML, before this process made a context; -1: not known
+  std::int64_t used_after = -1;   // and after
 };
 
 /// The devices and the software around them.

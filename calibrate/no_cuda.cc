@@ -7,7 +7,7 @@ namespace shardfit::calibrate {
 
 Machine find_machine() {
   Machine machine;
-  machine.waived = "no CUDA device: this program was built without a CUDA compiler (nvcc 12.8 on)";
+  machine.waived = std::string("this program has no CUDA part: ") + SHARDFIT_NO_CUDA_BECAUSE;
   return machine;
 }
 

@@ -293,13 +293,17 @@ std::string yaml_text(const Node& node) {
 }
 
 std::string catalogue_file(const DeviceFacts& facts) {
-  const std::string folder = spec::data_directory() + "/devices";
-  spec::DeviceCatalog devices(folder);
+  const std::string name = catalogue_name(facts);
+  return name.empty() ? "" : spec::data_directory() + "/devices/" + name + ".yaml";
+}
+
+std::string catalogue_name(const DeviceFacts& facts) {
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
   const spec::DeviceSpec* device = devices.find(facts.name, faults);
   faults.throw_if_any();
   if (!device || device->compute_capability != facts.compute_capability) return "";
-  return folder + "/" + device->name + ".yaml";
+  return device->name;
 }
 
 }  // namespace shardfit::calibrate

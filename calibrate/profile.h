@@ -25,6 +25,8 @@ spec::Node device_profile(const Findings& findings, const spec::Node* base, cons
 std::string yaml_text(const spec::Node& node);
 
 /// The file of the catalogue for a device of this name and capability, or "".
+std::string catalogue_name(const DeviceFacts& facts);
+/// Its file, "" where it has none.
 std::string catalogue_file(const DeviceFacts& facts);
 
 }  // namespace shardfit::calibrate

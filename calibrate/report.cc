@@ -1,9 +1,11 @@
 #include "calibrate/report.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/format.h"
 #include "calibrate/json.h"
+#include "calibrate/profile.h"
 
 namespace shardfit::calibrate {
 namespace {
@@ -41,13 +43,18 @@ struct Forecast {
 Forecast forecast(const Benchmark& row, const DeviceFacts& facts, int devices,
                   const RunOptions& options) {
   Forecast f;
-  f.seconds = 0.2;  // making streams, handles and buffers
+  f.bytes = row.takes != all_free ? row.takes
+                                  : std::max<std::int64_t>(0, facts.usable_bytes - options.margin);
+  std::set<std::pair<int, int>> groups;  // each has a communicator of its own
   for (const Case& c : row.cases(facts, devices, options)) {
     if (facts.usable_bytes > 0 && c.footprint + options.margin > facts.usable_bytes) continue;
     ++f.cases;
     f.bytes = std::max(f.bytes, c.footprint);
-    f.seconds += limits_of_case(options).seconds;
+    // The series, and three calls and their buffers before it.
+    f.seconds += 1.2 * limits_of_case(options).seconds;
+    if (std::string(row.library) == "NCCL") groups.emplace(c.from, c.to);
   }
+  f.seconds += row.setup * static_cast<double>(std::max<std::size_t>(1, groups.size()));
   return f;
 }
 
@@ -66,6 +73,7 @@ void write_machine(Json& json, const Machine& machine) {
       json.number("usable_bytes", d.usable_bytes);
       json.number("free_bytes", d.free_bytes);
       json.number("l2_bytes", d.l2_bytes);
+      json.text("catalogue", catalogue_name(d));
     });
   });
 }
@@ -150,8 +158,8 @@ std::string dry_run_text(const DeviceFacts& facts, int devices, const Machine& m
             format_seconds(Seconds(f.seconds)) + "\n";
   });
   text += "  in all at most " + format_seconds(Seconds(seconds)) +
-          ", and a moment a series to warm up; the last " + format_bytes(Bytes(options.margin)) +
-          " of a device are never taken\n";
+          ", of it a guess what libraries and buffers take to be made; the last " +
+          format_bytes(Bytes(options.margin)) + " of a device are never taken\n";
   if (!json) return text;
   out.object([&] {
     out.boolean("dry_run", true);

@@ -8,6 +8,7 @@
 #include "calibrate/confirm.h"
 #include "calibrate/smoke.h"
 #include "calibrate_support.h"
+#include "search/tables.h"
 #include "support.h"
 #include "text_test.h"
 
@@ -54,12 +55,16 @@ struct PairFolder {
     }
   }
   static std::string plan() {
+    // Reserved, context, what NCCL takes; the stand-in's handle of cuBLAS is below the tolerance.
+    const std::int64_t device =
+        54525952 + search::context_of("9.0").bytes() + search::exchange_of(2).bytes();
     std::string gpus;
     for (const char* i : {"0", "1"}) {
       gpus += std::string(gpus.empty() ? "" : ",") + "{\"index\":" + i + ",\"rank\":" + i +
               ",\"usable_bytes\":150108897280,\"context_bytes\":671088640,"
               "\"allocated_bytes\":41943040,\"reserved_bytes\":54525952,"
-              "\"device_bytes\":767557632,\"phases\":[]}";
+              "\"device_bytes\":" +
+              std::to_string(device) + ",\"phases\":[]}";
     }
     return "{\"options\":[{\"name\":\"2xh200\",\"device\":\"h200\",\"parallel\":\"ddp\","
            "\"verdict\":\"fits\",\"step_seconds\":null,\"job\":{},\"gpus\":[" +
@@ -298,6 +303,26 @@ TEST_CASE("confirm: a lost link ends both ranks, in time, with nothing left") {
                                                            .folder = pair.folder});
   CHECK(noticed.code == 1);
   CHECK(has(noticed.out, "NCCL lost the exchange: remote process exited"));
+}
+
+TEST_CASE("confirm: a rank that never comes to the exchange ends the process, in time") {
+  const PairFolder pair;
+  const ProgramResult run =
+      run_calibrate("confirm plan.json --gpu-budget 1s",
+                    {.device = "2xh200", .hang = "ncclCommInitRank:2", .folder = pair.folder});
+  CHECK(run.code == 1);
+  CHECK(has(run.err, "1 of 2 ranks do not come back from the driver or NCCL"));
+}
+
+TEST_CASE("confirm: NCCL without room for its connections is named, and everything goes back") {
+  const PairFolder pair;
+  const ProgramResult run = run_calibrate(
+      "confirm plan.json --gpu-budget 4s",
+      {.device = "2xh200", .log = true, .fail = "ncclAllReduce:1:1:9", .folder = pair.folder});
+  CHECK(run.code == 1);
+  CHECK(has(run.out, "in step 1, at all_reduce model.layers.0: ncclAllReduce: NCCL error"));
+  CHECK(has(run.out, "everything was given back"));
+  CHECK(has(run.log, "left 0 allocations, 0 bytes, 0 streams, 0 events"));
 }
 
 TEST_CASE("smoke: on the stand-in every operator is launched and none compared; failures count") {

@@ -1,9 +1,16 @@
 // The program shardfit-calibrate itself: without a card, and on the stand-in runtime.
 #include <doctest/doctest.h>
 
+#include <rapidjson/document.h>
+
+#include <algorithm>
+
+#include "calibrate/benchmarks.h"
 #include "calibrate_support.h"
+#include "support.h"
 
 using namespace shardfit::test;
+using namespace shardfit::calibrate;
 
 TEST_CASE("calibrate: without a card everything is listed, and waived for a reason") {
   const ProgramResult list = run_calibrate("list", {.device = ""});
@@ -36,7 +43,97 @@ TEST_CASE("calibrate: what cannot be meant is refused with what could") {
   CHECK(run_calibrate("run --on h2000 --dry-run", {.device = ""}).code == 2);
 }
 
+TEST_CASE("calibrate: without its CUDA part the program lists, plans, and says what is missing") {
+  const auto run = [](const std::string& arguments) {
+    return shell(SHARDFIT_BINARY_DIR "/shardfit-calibrate-without-cuda " + arguments);
+  };
+  const ProgramResult list = run("list");
+  CHECK(list.code == 0);
+  CHECK(list.out.find("device-copy") != std::string::npos);
+  CHECK(list.out.find("all waived here: this program has no CUDA part: ") != std::string::npos);
+  const ProgramResult measured = run("run --quick");
+  CHECK(measured.code == 4);
+  CHECK(measured.err.find("waived: this program has no CUDA part: ") == 0);
+  const ProgramResult dry = run("run --quick --dry-run --on 2xb200");
+  CHECK(dry.code == 0);
+  CHECK(dry.out.find("waived here: this program has no CUDA part: ") == 0);
+  CHECK(dry.out.find("would run on 2 x B200-SXM 180GB") != std::string::npos);
+  CHECK(run("confirm nowhere.json").code == 2);
+}
+
+TEST_CASE("calibrate: which compilers its CUDA part is built with, and why not with others") {
+  // nvcc as a script that tells a version; the library beside it is an empty file.
+  const auto answer = [](const std::string& words, const std::string& more = "") {
+    const TemporaryFile nvcc("#!/bin/sh\necho '" + words + "'\n", "nvcc");
+    const std::string script =
+        "chmod +x " + nvcc.path + "; printf '%s' '" + more + "set(SHARDFIT_NVCC \"" + nvcc.path +
+        "\")\ninclude(\"" SHARDFIT_SOURCE_DIR
+        "/calibrate/cuda.cmake\")\n"
+        "message(STATUS \"${SHARDFIT_CUDA}: ${SHARDFIT_NO_CUDA_BECAUSE}\")' > s.cmake; cmake -P "
+        "s.cmake";
+    return shell(script).out;
+  };
+  CHECK(answer("Cuda compilation tools, release 12.4, V12.4.131") ==
+        "-- OFF: nvcc was 12.4 when it was built, and sm_100 needs 12.8 or newer\n");
+  CHECK(answer("Cuda compilation tools, release 9.2, V9.2.88").find("nvcc was 9.2") !=
+        std::string::npos);
+  CHECK(answer("cannot say").find("did not tell its version") != std::string::npos);
+  CHECK(answer("Cuda compilation tools, release 12.8, V12.8.61").find("had no libcudart") !=
+        std::string::npos);
+  CHECK(answer("release 13.0", "set(SHARDFIT_WITH_CUDA OFF)\n") ==
+        "-- OFF: it was built with SHARDFIT_WITH_CUDA=OFF\n");
+  CHECK(answer("release 13.0", "set(PATH none)\n").find("had no libcudart") != std::string::npos);
+}
+
+TEST_CASE("calibrate: a quick run takes at most two minutes by its own reckoning") {
+  for (const char* on : {"h200", "2xh200", "2xb200", "a100-80", "8xh200", "8xb200"}) {
+    CAPTURE(on);
+    const ProgramResult dry =
+        run_calibrate(std::string("run --quick --dry-run --json --on ") + on, {.device = ""});
+    rapidjson::Document json;
+    json.Parse(dry.out.c_str());
+    REQUIRE_FALSE(json.HasParseError());
+    CHECK(json["seconds"].GetDouble() > 5);
+    CHECK(json["seconds"].GetDouble() <= 120);
+    std::int64_t most = 0;
+    for (const auto& row : json["benchmarks"].GetArray()) {
+      most = std::max(most, row["bytes"].GetInt64());
+    }
+    CHECK(most > std::int64_t{70} << 30);  // the largest allocation is all that is free
+  }
+}
+
+TEST_CASE("calibrate: exchanges are timed from 1 KiB to 1 GiB, on every pair and on all") {
+  RunOptions options;
+  const std::vector<Case> cases = collective_cases({}, 3, options);
+  for (const char* kind : {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"}) {
+    for (const auto& [a, b] : {std::pair{-1, -1}, {0, 1}, {0, 2}, {1, 2}}) {
+      CAPTURE(kind);
+      std::int64_t least = std::int64_t{1} << 40, most = 0;
+      for (const Case& c : cases) {
+        if (c.kind != kind || c.from != a || c.to != b) continue;
+        least = std::min(least, c.bytes);
+        most = std::max(most, c.bytes);
+      }
+      CHECK(least == 1 << 10);
+      CHECK(most == 1 << 30);
+    }
+  }
+}
+
 #ifdef SHARDFIT_CUDA
+
+TEST_CASE("calibrate: the context is measured where NVML does not know the process, too") {
+  const ProgramResult known = run_calibrate("run --only context --json", {.device = "h200"});
+  const ProgramResult unknown = run_calibrate(
+      "run --only context --json", {.device = "h200", .fail = "nvmlProcesses:1:3:1000000"});
+  CHECK(unknown.code == 0);
+  const double context = reading(unknown.out, "context", "context of this process", "bytes");
+  CHECK(context == 640.0 * (1 << 20));  // model_specs/runtime.yaml, the middle
+  CHECK(reading(known.out, "context", "context of this process", "bytes") >= context);
+  CHECK(unknown.out.find("NVML's bytes in use after the context was made less before") !=
+        std::string::npos);
+}
 
 TEST_CASE("calibrate: on the stand-in every row runs or says why not, and nothing is left behind") {
   const ProgramResult run = run_calibrate("run --quick", {.device = "2xh200", .log = true});

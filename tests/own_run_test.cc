@@ -1,6 +1,8 @@
 // compare: the person's own run beside the plan; pickles that are more than data are refused.
 #include <doctest/doctest.h>
+#include <rapidjson/document.h>
 
+#include <cmath>
 #include <fstream>
 #include <random>
 
@@ -74,6 +76,23 @@ TEST_CASE("pickle: every opcode that names, calls or builds an object is refused
     const std::string fault = fault_of("\x80\x02}K\x01K\x02s]"s + c.code + "x\n"s + "."s);
     CHECK(fault.find(std::string("beyond plain data, ") + c.name + ",") != std::string::npos);
     CHECK(fault.find("(at byte 9)") != std::string::npos);
+  }
+}
+
+TEST_CASE("pickle: of all 256 opcodes only those of plain data are followed") {
+  // PROTO, FRAME, MARK, NONE, booleans, numbers, strings, lists, tuples, dicts, memo, STOP.
+  const std::string data_opcodes =
+      "\x80\x95(N\x88\x89KMJ\x8aG\x8cX\x8d])}aesut\x85\x86\x87\x94qrhj."s;
+  REQUIRE(data_opcodes.size() == 31);
+  for (int code = 0; code < 256; ++code) {
+    CAPTURE(code);
+    const std::string fault =
+        fault_of("\x80\x04]"s + static_cast<char>(code) + std::string(16, '\0') + ".");
+    const bool plain = data_opcodes.find(static_cast<char>(code)) != std::string::npos;
+    const bool refused = fault.find("(at byte 3)") != std::string::npos &&
+                         (fault.find("beyond plain data") != std::string::npos ||
+                          fault.find("this is no pickle") != std::string::npos);
+    CHECK(refused == !plain);
   }
 }
 
@@ -160,6 +179,91 @@ TEST_CASE("compare: the trial of a plan lies on it, phase by phase") {
     CHECK(off.code == 1);
     CHECK(off.out.find("OFF") != std::string::npos);
   }
+}
+
+TEST_CASE("compare: every job of calibrate/jobs lies on its plan, on one card and on two") {
+  for (const char* job :
+       {"llama-3-8b-lora", "llama-3-8b-full", "llama-3.2-1b-full", "gpt2", "vit-base", "resnet50",
+        "pair/gpt2-ddp", "pair/gpt2-trainer-ddp", "pair/llama-3.2-1b-fsdp2",
+        "pair/llama-3.2-1b-lora-ddp", "pair/llama-3.2-1b-lora-fsdp2"}) {
+    CAPTURE(job);
+    const std::string name(job);
+    const bool pair = name.starts_with("pair/");
+    const test::TemporaryFile plan(
+        test::run_command("shardfit plan " SHARDFIT_SOURCE_DIR "/calibrate/jobs/" + name +
+                          ".yaml --json --on " + (pair ? "2xh200" : "h200"))
+            .out,
+        "plan.json");
+    const auto result = test::run_command("shardfit compare " + plan.path + " " + data +
+                                          name.substr(pair ? 5 : 0) + ".json --json");
+    rapidjson::Document json;
+    json.Parse(result.out.c_str());
+    REQUIRE_FALSE(json.HasParseError());
+    CHECK(result.code == 0);
+    REQUIRE(json["ranks"].Size() == (pair ? 2U : 1U));
+    for (const auto& rank : json["ranks"].GetArray()) {
+      REQUIRE(rank["notes"].Size() == 1);
+      CHECK(rank["notes"][0].GetString() ==
+            std::string("on a runtime that runs no kernels: no device bytes and no times"));
+      const auto& levels = rank["levels"];
+      for (const int level : {0, 1}) {
+        const double predicted = static_cast<double>(levels[level]["predicted_bytes"].GetInt64());
+        const double measured = static_cast<double>(levels[level]["measured_bytes"].GetInt64());
+        CHECK(std::fabs(measured - predicted) / predicted < (level == 0 ? 0.001 : 0.004));
+      }
+      CHECK(levels[2]["measured_bytes"].IsNull());
+    }
+  }
+}
+
+TEST_CASE("compare: a run that failed, one of another option, one of another version") {
+  const test::TemporaryFile plan(
+      plan_of("--framework plain-pytorch --precision bf16 --micro-batch 2 --sequence 256"),
+      "plan.json");
+  const auto with = [&](const std::string& text) {
+    const test::TemporaryFile trial(text, "trial.json");
+    return test::run_command("shardfit compare " + plan.path + " " + trial.path);
+  };
+  const auto failed = with(
+      R"({"kind": "shardfit-trial", "version": 1, "option": "h200", "ranks": [{"rank": 0,
+          "failure": "step 1: CUDA out of memory.", "max_memory_allocated": 1474560000}]})");
+  CHECK(failed.code == 1);
+  CHECK(failed.out.find("FAILED: step 1: CUDA out of memory.") != std::string::npos);
+  const auto other = with(
+      R"({"kind": "shardfit-trial", "version": 1, "option": "2xb200",
+          "ranks": [{"max_memory_allocated": 5}]})");
+  CHECK(other.code == 2);
+  CHECK(other.err.find("a run of option '2xb200', not of 'h200'") != std::string::npos);
+  const auto later =
+      with(R"({"kind": "shardfit-trial", "version": 2, "ranks": [{"max_memory_allocated": 5}]})");
+  CHECK(later.code == 2);
+  CHECK(later.err.find("the trial is of version 2") != std::string::npos);
+}
+
+TEST_CASE("compare: plans that are cut off, of another version or of odd numbers are refused") {
+  const std::string plan =
+      plan_of("--framework plain-pytorch --precision bf16 --micro-batch 2 --sequence 256");
+  const auto with = [&](const std::string& text) {
+    const test::TemporaryFile file(text, "plan.json");
+    return test::run_command("shardfit compare " + file.path + " " + data + "gpt2-plain.json");
+  };
+  CHECK(with(plan).code == 0);
+  for (const std::size_t end : {std::size_t{0}, std::size_t{1}, plan.size() / 2, plan.size() - 3}) {
+    CAPTURE(end);
+    const auto cut = with(plan.substr(0, end));
+    CHECK(cut.code == 2);
+    CHECK(cut.err.find("plan.json:") != std::string::npos);
+  }
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = plan;
+    text.replace(text.find(from), from.size(), to);
+    return with(text);
+  };
+  CHECK(
+      changed("\"version\": \"1\"", "\"version\": \"7\"").err.find("the plan is of version '7'") !=
+      std::string::npos);
+  CHECK(changed("\"allocated_bytes\": ", "\"allocated_bytes\": -").code == 2);
+  CHECK(changed("\"rank\": 0", "\"rank\": 70000").code == 2);
 }
 
 TEST_CASE("compare: statistics as JSON, one object a rank") {

@@ -27,8 +27,9 @@ void run_communicator(Session& session) {
   constexpr std::int64_t bytes = 16 << 20;
   const GroupBuffers buffers(devices, bytes);
   last = free_bytes();
-  for (const CollectiveKind kind : {CollectiveKind::all_reduce, CollectiveKind::all_gather,
-                                    CollectiveKind::reduce_scatter, CollectiveKind::all_to_all}) {
+  for (const CollectiveKind kind :
+       {CollectiveKind::all_reduce, CollectiveKind::all_gather, CollectiveKind::reduce_scatter,
+        CollectiveKind::all_to_all, CollectiveKind::send}) {
     group.run(kind, bytes, buffers);
     group.wait();
     const std::int64_t free = free_bytes();

@@ -15,13 +15,19 @@ void run_context(Session& session) {
                    "total less free: the context, and whatever else was on the device");
   session.add_once("multiprocessors", Unit::count, session.facts().multiprocessors,
                    "cudaGetDeviceProperties");
+  const DeviceFacts& facts = session.facts();
   const auto used = session.nvml().process_bytes(session.nvml_device());
   if (used) {
     session.add_once("context of this process", Unit::bytes, bytes(*used),
                      "NVML's bytes of this process, with one stream and one kernel image");
+  } else if (facts.used_before >= 0 && facts.used_after > facts.used_before) {
+    // In a container NVML does not know the process by its number.
+    session.add_once("context of this process", Unit::bytes,
+                     bytes(facts.used_after - facts.used_before),
+                     "NVML's bytes in use after the context was made less before");
   } else {
     session.waive("context of this process: " + (session.nvml().there()
-                                                     ? "NVML does not tell bytes of processes here"
+                                                     ? "NVML does not tell bytes in use here"
                                                      : session.nvml().missing()));
   }
 }

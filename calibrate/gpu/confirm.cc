@@ -1,6 +1,12 @@
 // The ranks of an option replayed, a thread and a device each.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
 #include <thread>
 
+#include "calibrate/cli.h"
 #include "calibrate/gpu/replay.h"
 #include "calibrate/gpu/session.h"
 
@@ -42,14 +48,28 @@ void replay_rank(const PlannedOption& option, std::size_t i, Way way, const Conf
   }
   try {
     result.left = std::max<std::int64_t>(0, in_use(device) - before);
-    // Libraries keep what they have once loaded; a page or two of streams come and go.
-    constexpr std::int64_t libraries = 256 << 20;
-    if (result.left <= libraries) result.left = 0;
+    // The first replay loads libraries and kernels; later ones find them, and a page or two of
+    // streams come and go.
+    result.libraries = way == Way::caching ? 256 << 20 : 8 << 20;
   } catch (const std::exception&) {
     result.left = -1;
     result.failure +=
         "; the device does not answer this process any more: what it held goes back "
         "when the process ends";
+  }
+}
+
+/// Waits for the ranks. One that does not come back from the driver or a library cannot be ended
+/// alone: then the whole process ends, and what it held goes back with it.
+void watch(const std::atomic<int>& running, const ReplayShared& shared) {
+  while (running > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (now() < shared.deadline + 2 * shared.patience) continue;
+    std::cerr
+        << "shardfit calibrate: " << running << " of " << shared.ranks
+        << " ranks do not come back from the driver or NCCL: a link or a device is lost; this "
+           "process ends, and what it held goes back\n";
+    std::_Exit(off);
   }
 }
 
@@ -74,10 +94,17 @@ Confirmation run_confirm(const Machine& machine, const PlannedOption& option,
       ranks.front().failure = error.what();
       break;
     }
+    shared.ranks = static_cast<int>(option.gpus.size());
+    shared.patience = std::clamp(options.budget_seconds, 2.0, 20.0);
+    std::atomic<int> running{shared.ranks};
     std::vector<std::thread> threads;
     for (std::size_t i = 0; i < option.gpus.size(); ++i) {
-      threads.emplace_back([&, i] { replay_rank(option, i, way, options, shared, ranks[i]); });
+      threads.emplace_back([&, i] {
+        replay_rank(option, i, way, options, shared, ranks[i]);
+        --running;
+      });
     }
+    watch(running, shared);
     for (std::thread& thread : threads) thread.join();
     if (shared.stop) break;  // the second way would meet the same
   }

@@ -14,7 +14,9 @@ std::string version_words(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-DeviceFacts facts_of(int device) {
+DeviceFacts facts_of(int device, const Nvml& nvml) {
+  void* const known = nvml.device(bus_id(device));  // needs no context yet
+  const auto before = nvml.used_bytes(known);
   cudaDeviceProp properties{};
   CUDA(cudaGetDeviceProperties(&properties, device));
   const OnDevice on(device);
@@ -28,6 +30,8 @@ DeviceFacts facts_of(int device) {
   facts.free_bytes = memory.free;
   facts.l2_bytes = properties.l2CacheSize;
   facts.multiprocessors = properties.multiProcessorCount;
+  facts.used_before = before.value_or(-1);
+  facts.used_after = nvml.used_bytes(known).value_or(-1);
   return facts;
 }
 
@@ -44,8 +48,8 @@ void look(Machine& machine) {
   }
   CUDA(cudaDriverGetVersion(&driver));
   machine.driver_cuda = version_words(driver);
-  for (int device = 0; device < count; ++device) machine.devices.push_back(facts_of(device));
   const Nvml nvml;
+  for (int device = 0; device < count; ++device) machine.devices.push_back(facts_of(device, nvml));
   machine.driver = nvml.driver();
   machine.clocks = nvml.clocks(nvml.device(bus_id(0)));
   machine.stand_in = dlsym(RTLD_DEFAULT, "shardfit_stand_in") != nullptr || !kernels_run();
@@ -68,8 +72,6 @@ Findings run_benchmarks(const Machine& machine, const RunOptions& options, std::
   Findings findings;
   findings.machine = machine;
   findings.device = options.device;
-  constexpr double quick_seconds = 110;  // of the two minutes `run --quick` may take
-  const double from = now();
   Session session(machine, options, findings);
   for (const Benchmark& row : benchmarks()) {
     const std::string name = row.name;
@@ -79,7 +81,7 @@ Findings run_benchmarks(const Machine& machine, const RunOptions& options, std::
     }
     std::string reason =
         waived_because(row, session.facts(), static_cast<int>(machine.devices.size()), options);
-    if (options.quick && now() - from > quick_seconds) reason = "the time of --quick is used up";
+    if (session.late()) reason = "the time of --quick is used up";
     if (!reason.empty()) {
       findings.waived.push_back({name, reason});
       continue;

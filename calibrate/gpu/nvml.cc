@@ -69,6 +69,16 @@ bool Nvml::throttled(void* device) const {
   return reasons && reasons(device, &mask) == success && (mask & slowed) != 0;
 }
 
+std::optional<std::int64_t> Nvml::used_bytes(void* device) const {
+  struct Memory {  // nvmlMemory_t
+    unsigned long long total, free, used;
+  } memory{};
+  int (*read)(void*, Memory*) = nullptr;
+  if (device) library_.get_optional(read, "nvmlDeviceGetMemoryInfo");
+  if (!read || read(device, &memory) != success) return {};
+  return static_cast<std::int64_t>(memory.used);
+}
+
 std::optional<std::int64_t> Nvml::process_bytes(void* device) const {
   int (*list)(void*, unsigned*, ProcessInfo*) = nullptr;
   if (device) library_.get_optional(list, "nvmlDeviceGetComputeRunningProcesses_v3");

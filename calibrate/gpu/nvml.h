@@ -24,6 +24,8 @@ class Nvml {
   /// Whether heat or a power brake holds the clocks down now; a power cap is normal work and does
   /// not count.
   bool throttled(void* device) const;
+  /// What is in use on the device, by whomever; nothing where NVML is not there.
+  std::optional<std::int64_t> used_bytes(void* device) const;
   /// What this process uses of the device; nothing where the driver does not say (containers).
   std::optional<std::int64_t> process_bytes(void* device) const;
 

@@ -85,6 +85,7 @@ void RankReplay::run(ConfirmedRank& result) {
   try {
     CUDA(cudaSetDevice(device_));
     operators_.emplace(result);
+    meet();
     join_groups();
     const MemoryInfo memory = memory_info();
     result.before = memory.total - memory.free;
@@ -213,6 +214,16 @@ void RankReplay::compute(const Instruction& i) {
   operators_->launch(program_.computes[i.id], live_, streams_[i.stream]);
 }
 
+/// NCCL waits for ever for a rank that does not come: all are there before one calls it.
+void RankReplay::meet() {
+  ++shared_.ready;
+  while (shared_.ready < shared_.ranks) {
+    if (shared_.stop) throw Stopped{};
+    if (now() > shared_.deadline) throw NcclError("another rank did not come so far in time");
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
 void RankReplay::join_groups() {
   for (std::uint32_t g = 0; g < program_.groups.size(); ++g) {
     const std::vector<std::int32_t>& ranks = program_.groups[g];
@@ -264,8 +275,7 @@ void RankReplay::wait(cudaStream_t stream) {
     for (const auto& [group, communicator] : communicators_) {
       shared_.nccl->check_async(communicator);
     }
-    constexpr double patience = 20;  // seconds beyond the budget; then something hangs
-    if (now() > shared_.deadline + (communicators_.empty() ? patience : 0)) {
+    if (now() > shared_.deadline + (communicators_.empty() ? shared_.patience : 0)) {
       throw NcclError(communicators_.empty()
                           ? "the device does not come to an end"
                           : "an exchange does not come to an end: a link or a rank is lost");

@@ -25,6 +25,9 @@ struct ReplayShared {
   std::map<std::vector<std::int32_t>, Nccl::UniqueId> group_ids;  // of groups of more than one
   std::atomic<bool> stop{false};                                  // a rank has failed
   double deadline = 0;                                            // of the host's clock
+  double patience = 20;  // seconds beyond it; then something hangs
+  int ranks = 1;
+  std::atomic<int> ready{0};  // ranks that have come as far as their exchanges
 };
 
 class RankReplay {
@@ -51,6 +54,7 @@ class RankReplay {
   void end_phase(const PhaseMark& mark, bool last_of_step);
   void wait_all();
   void wait(cudaStream_t stream);
+  void meet();
   void join_groups();
   void read_levels(const PhaseMark& mark);
   std::string where() const;

@@ -50,6 +50,10 @@ void Session::begin(const Benchmark& row) {
 }
 
 bool Session::room_for(const Case& c) {
+  if (late()) {
+    waive(c.name + ": the time of --quick is used up");
+    return false;
+  }
   if (c.footprint + options_.margin <= memory_info().free) return true;
   waive(c.name + ": " + format_bytes(Bytes(c.footprint)) + " and the margin of " +
         format_bytes(Bytes(options_.margin)) + " are not free");

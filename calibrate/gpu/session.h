@@ -15,6 +15,11 @@
 
 namespace shardfit::calibrate {
 
+/// A host clock that only goes forward, in seconds.
+inline double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
 /// How the second-level cache is found by a sample.
 enum class Cache {
   cold,  // overwritten before each sample: as an operator finds data it has not just made
@@ -35,8 +40,11 @@ class Session {
   /// The row whose run() is called next; its cases.
   void begin(const Benchmark& row);
   const std::vector<Case>& cases() const { return cases_; }
-  /// The cases that fit beside the margin; the others are noted as waived.
+  /// The cases that fit beside the margin while there is time; the others are noted as waived.
   bool room_for(const Case& c);
+  /// Whether the time of --quick is used up.
+  bool late() const { return options_.quick && now() - begun_ > quick_seconds; }
+  static constexpr double quick_seconds = 100;  // of the two minutes `run --quick` may take
 
   void add(const std::string& name, Unit unit, const Summary& value, const std::string& method,
            double work = 0);
@@ -71,12 +79,8 @@ class Session {
   std::vector<Case> cases_;
   std::optional<Stream> stream_;
   Buffer flush_;
+  double begun_ = now();
 };
-
-/// A host clock that only goes forward, in seconds.
-inline double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// PCI bus id of a device, as NVML knows it.
 std::string bus_id(int device);

@@ -26,6 +26,8 @@ std::string description(const std::string& on, bool peer) {
                      ";count=" + std::to_string(cluster->count) + ";peer=" + (peer ? "1" : "0") +
                      ";usable=" + std::to_string(d.usable->value.count()) +
                      ";context=" + std::to_string(search::context_of(d.compute_capability).bytes());
+  // As a plan reckons with it (model_specs/runtime.yaml, with sources).
+  text += ";communicator=" + std::to_string(search::exchange_of(cluster->count).bytes());
   const auto add = [&](const char* key, double value) {
     text += std::string(";") + key + "=" + format_exact(value);
   };

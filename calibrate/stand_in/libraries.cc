@@ -2,6 +2,7 @@
 #include <cuda.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <map>
@@ -17,36 +18,50 @@ using namespace stand_in;
 
 namespace {
 
-/// What a library's handle takes of the device, invented.
+/// What a cuBLAS handle takes of the device: invented, no source says it.
 constexpr std::int64_t handle_bytes = 8 << 20;
-constexpr std::int64_t communicator_bytes = 32 << 20;
+/// What a communicator takes when it is made: one channel's buffers to one peer in both directions,
+/// 12 MiB (nccl src/transport/p2p.cc, src/init.cc computeBuffSizes). The rest of
+/// Profile::communicator comes with the first collective, as NCCL makes its connections then.
+constexpr std::int64_t first_channel = 12 << 20;
 
 struct Handle {
   int device = 0;
   void* stream = nullptr;
+  std::int64_t bytes = 0;
 };
 std::map<void*, Handle> handles;  // cuBLAS handles, NCCL communicators
 
 int make_handle(void** out, std::int64_t bytes, int no_memory) {
   if (!take(current, bytes)) return no_memory;
   *out = new_handle();
-  handles[*out] = {current, nullptr};
+  handles[*out] = {current, nullptr, bytes};
   return 0;
 }
-int drop_handle(void* handle, std::int64_t bytes) {
+int drop_handle(void* handle) {
   const auto found = handles.find(handle);
   if (found == handles.end()) return 0;
-  give(found->second.device, bytes);
+  give(found->second.device, found->second.bytes);
   handles.erase(found);
   return 0;
+}
+/// The communicator's connections, made by its first collective; false where there is no room.
+bool connect(void* communicator) {
+  Handle& handle = handles[communicator];
+  const std::int64_t missing = profile().communicator - handle.bytes;
+  if (missing <= 0) return true;
+  if (!take(handle.device, missing)) return false;
+  handle.bytes += missing;
+  return true;
 }
 
 double product_seconds(double m, double n, double k, double batch) {
   return 3e-6 + 2 * m * n * k * batch / profile().flops;
 }
 
-int exchange(const char* call, std::size_t bytes, void* stream) {
+int exchange(const char* call, std::size_t bytes, void* communicator, void* stream) {
   ENTER(call, bytes);
+  if (!connect(communicator)) return 1;  // ncclUnhandledCudaError
   queue(stream, 8e-6 + static_cast<double>(bytes) / profile().link);
   state().link_lost = state().link_lost || hangs(call);
   if (state().link_lost) state().streams[stream].hung = true;
@@ -67,7 +82,7 @@ API int cublasCreate_v2(void** handle) {
 }
 API int cublasDestroy_v2(void* handle) {
   ENTER("cublasDestroy", 0);
-  return drop_handle(handle, handle_bytes);
+  return drop_handle(handle);
 }
 API int cublasSetStream_v2(void* handle, void* stream) {
   ENTER("cublasSetStream", 0);
@@ -105,7 +120,7 @@ API int cublasLtCreate(void** handle) {
   ENTER("cublasLtCreate", 0);
   return make_handle(handle, 0, 3);
 }
-API int cublasLtDestroy(void* handle) { return drop_handle(handle, 0); }
+API int cublasLtDestroy(void* handle) { return drop_handle(handle); }
 API int cublasLtMatmulDescCreate(void** desc, int, int) {
   *desc = new_handle();
   return 0;
@@ -140,8 +155,15 @@ API int ncclGetUniqueId(NcclId* id) {
   return 0;
 }
 API int ncclCommInitRank(void** communicator, int ranks, NcclId, int) {
-  ENTER("ncclCommInitRank", ranks);
-  return make_handle(communicator, communicator_bytes, 1);
+  for (;;) {  // a rank that never comes
+    {
+      ENTER("ncclCommInitRank", ranks);
+      if (!hangs("ncclCommInitRank")) break;
+    }
+    pause();
+  }
+  ENTER("ncclCommInitRank joined", ranks);
+  return make_handle(communicator, std::min(first_channel, profile().communicator), 1);
 }
 API int ncclCommInitAll(void** communicators, int count, const int* devices) {
   ENTER("ncclCommInitAll", count);
@@ -149,14 +171,14 @@ API int ncclCommInitAll(void** communicators, int count, const int* devices) {
   int result = 0;
   for (int i = 0; i < count && result == 0; ++i) {
     current = devices[i];
-    result = make_handle(&communicators[i], communicator_bytes, 1);
+    result = make_handle(&communicators[i], std::min(first_channel, profile().communicator), 1);
   }
   current = before;
   return result;
 }
 API int ncclCommDestroy(void* communicator) {
   ENTER("ncclCommDestroy", 0);
-  return drop_handle(communicator, communicator_bytes);
+  return drop_handle(communicator);
 }
 API int ncclCommAbort(void* communicator) {
   const std::lock_guard<std::recursive_mutex> held(state().lock);
@@ -164,7 +186,7 @@ API int ncclCommAbort(void* communicator) {
   // What waited for the lost link ends.
   for (auto& [handle, stream] : state().streams) stream.hung = false;
   for (auto& [handle, hung] : state().event_hung) hung = false;
-  return drop_handle(communicator, communicator_bytes);
+  return drop_handle(communicator);
 }
 API int ncclCommGetAsyncError(void*, int* error) {
   const std::lock_guard<std::recursive_mutex> held(state().lock);
@@ -179,27 +201,31 @@ API int ncclGroupEnd() {
   ENTER("ncclGroupEnd", 0);
   return 0;
 }
-API int ncclAllReduce(const void*, void*, std::size_t count, int type, int, void*, void* stream) {
-  return exchange("ncclAllReduce", count * size_of(type), stream);
+API int ncclAllReduce(const void*, void*, std::size_t count, int type, int, void* communicator,
+                      void* stream) {
+  return exchange("ncclAllReduce", count * size_of(type), communicator, stream);
 }
-API int ncclAllGather(const void*, void*, std::size_t count, int type, void*, void* stream) {
-  return exchange("ncclAllGather", count * size_of(type), stream);
+API int ncclAllGather(const void*, void*, std::size_t count, int type, void* communicator,
+                      void* stream) {
+  return exchange("ncclAllGather", count * size_of(type), communicator, stream);
 }
-API int ncclReduceScatter(const void*, void*, std::size_t count, int type, int, void*,
+API int ncclReduceScatter(const void*, void*, std::size_t count, int type, int, void* communicator,
                           void* stream) {
-  return exchange("ncclReduceScatter", count * size_of(type), stream);
+  return exchange("ncclReduceScatter", count * size_of(type), communicator, stream);
 }
-API int ncclBroadcast(const void*, void*, std::size_t count, int type, int, void*, void* stream) {
-  return exchange("ncclBroadcast", count * size_of(type), stream);
+API int ncclBroadcast(const void*, void*, std::size_t count, int type, int, void* communicator,
+                      void* stream) {
+  return exchange("ncclBroadcast", count * size_of(type), communicator, stream);
 }
-API int ncclReduce(const void*, void*, std::size_t count, int type, int, int, void*, void* stream) {
-  return exchange("ncclReduce", count * size_of(type), stream);
+API int ncclReduce(const void*, void*, std::size_t count, int type, int, int, void* communicator,
+                   void* stream) {
+  return exchange("ncclReduce", count * size_of(type), communicator, stream);
 }
-API int ncclSend(const void*, std::size_t count, int type, int, void*, void* stream) {
-  return exchange("ncclSend", count * size_of(type), stream);
+API int ncclSend(const void*, std::size_t count, int type, int, void* communicator, void* stream) {
+  return exchange("ncclSend", count * size_of(type), communicator, stream);
 }
-API int ncclRecv(void*, std::size_t count, int type, int, void*, void* stream) {
-  return exchange("ncclRecv", count * size_of(type), stream);
+API int ncclRecv(void*, std::size_t count, int type, int, void* communicator, void* stream) {
+  return exchange("ncclRecv", count * size_of(type), communicator, stream);
 }
 
 // NVML.
@@ -224,6 +250,16 @@ API int nvmlDeviceGetMaxClockInfo(void*, int, unsigned* clock) {
 API int nvmlDeviceGetCurrentClocksThrottleReasons(void*, unsigned long long* reasons) {
   const std::lock_guard<std::recursive_mutex> held(state().lock);
   *reasons = static_cast<unsigned long long>(enter("nvmlThrottleReasons"));
+  return 0;
+}
+API int nvmlDeviceGetMemoryInfo(void* device, unsigned long long* total_free_used) {
+  const std::lock_guard<std::recursive_mutex> held(state().lock);
+  const auto index = static_cast<int>(reinterpret_cast<std::uint64_t>(device)) - 1;
+  const bool context = state().devices[static_cast<std::size_t>(index)].context;
+  const std::int64_t free = free_bytes(index) + (context ? 0 : profile().context);
+  total_free_used[0] = static_cast<unsigned long long>(profile().usable);
+  total_free_used[1] = static_cast<unsigned long long>(free);
+  total_free_used[2] = static_cast<unsigned long long>(profile().usable - free);
   return 0;
 }
 API int nvmlDeviceGetComputeRunningProcesses_v3(void* device, unsigned* count, void* list) {

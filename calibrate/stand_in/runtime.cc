@@ -225,6 +225,7 @@ API cudaError_t cudaFreeAsync(void* p, cudaStream_t) {
 }
 API cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total) {
   ENTER("cudaMemGetInfo", 0);
+  state().devices[static_cast<std::size_t>(current)].context = true;
   *free = static_cast<std::size_t>(free_bytes(current));
   *total = static_cast<std::size_t>(profile().usable);
   return cudaSuccess;

@@ -28,6 +28,7 @@ Profile read_profile() {
     if (key == "peer") p.peer = value == "1";
     if (key == "usable") p.usable = std::strtoll(value.c_str(), nullptr, 10);
     if (key == "context") p.context = std::strtoll(value.c_str(), nullptr, 10);
+    if (key == "communicator") p.communicator = std::strtoll(value.c_str(), nullptr, 10);
     if (key == "bandwidth") p.bandwidth = number(value);
     if (key == "flops") p.flops = number(value);
     if (key == "link") p.link = number(value);

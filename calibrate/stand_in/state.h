@@ -16,6 +16,7 @@ struct Profile {
   int major = 9, minor = 0, multiprocessors = 132, count = 1;
   bool peer = true;
   std::int64_t usable = std::int64_t{80} << 30, context = std::int64_t{500} << 20;
+  std::int64_t communicator = 0;  // of NCCL, with its first collective
   double bandwidth = 3e12, flops = 1e15, link = 4e11, host_link = 5e10;
 };
 const Profile& profile();
@@ -27,6 +28,7 @@ inline constexpr int address_bits = 42;  // of one device
 struct Device {
   std::int64_t large = 0, small = 0;  // bytes taken: whole pages; small ones share pages
   std::uint64_t next = 0;             // address
+  bool context = false;               // made; it counts as taken from the start all the same
   std::int64_t used() const { return large + (small + page - 1) / page * page; }
 };
 

@@ -6,8 +6,10 @@
     ./shardfit compare plan.json trial.json
 
 Several GPUs: torchrun --nproc-per-node 2 calibrate/trial/trial.py plan.json --out trial.json
-(ddp and fsdp2 of plain-pytorch; the Trainer makes its own DDP). Needs PyTorch and transformers, and
-peft for LoRA. Weights are random and data are zeros: neither moves a byte of memory.
+(ddp, zero1 and fsdp2 of plain-pytorch; the Trainer makes its own DDP). Needs PyTorch and
+transformers, peft for LoRA, torchvision for its networks. Weights are random and data are zeros:
+neither moves a byte of memory. Exit code: 0 the steps were done, 1 they were not (what was measured
+until then is written, with the reason), 2 the plan is none this script knows.
 """
 
 import argparse
@@ -18,20 +20,22 @@ import os
 import sys
 import time
 
-DTYPES = {"bf16": "bfloat16", "bf16-mixed": "float32", "fp16-mixed": "float32", "fp32": "float32"}
-AUTOCAST = {"bf16-mixed": "bfloat16", "fp16-mixed": "float16"}
+import job as jobs
 
 
 class Meter:
     """Peaks between marks, as a plan calls its phases."""
 
-    def __init__(self, torch, steps):
-        self.torch, self.steps = torch, steps
+    PAUSE = 0.3  # seconds; NCCL's watchdog looks every 0.1 for finished work and lets go of its tensors
+
+    def __init__(self, torch, steps, ranks):
+        self.torch, self.steps, self.ranks = torch, steps, ranks
         self.step = 0
         self.phases = {}
         self.peak = {"allocated_bytes": 0, "reserved_bytes": 0, "device_bytes": 0}
         self.seconds = []
         self.began = None
+        self.paused = 0.0
 
     def read(self, live):
         cuda = self.torch.cuda
@@ -50,12 +54,27 @@ class Meter:
         self.step += 1
         self.torch.cuda.synchronize()
         self.began = time.perf_counter()
+        self.paused = 0.0
 
-    def mark(self, phase):
+    def pause(self):
+        """A step of a large model lasts longer than the watchdog's round; a small one must wait for it."""
+        if self.ranks == 1:
+            return
+        self.torch.cuda.synchronize()
+        from_ = time.perf_counter()
+        time.sleep(self.PAUSE)
+        self.paused += time.perf_counter() - from_
+
+    def peaks(self):
         values = self.read(False)
         self.peak = {k: max(v, self.peak[k]) for k, v in values.items()}
+        return values
+
+    def mark(self, phase):
         names = {self.steps: "steady_step.", 1: "first_step.", 2: "second_step."}
-        self.keep(names.get(self.step, "step_%d." % self.step) + phase, values)
+        self.keep(names.get(self.step, "step_%d." % self.step) + phase, self.peaks())
+        if phase != "forward":
+            self.pause()
         self.torch.cuda.reset_peak_memory_stats()
 
     def live(self, name):
@@ -65,114 +84,24 @@ class Meter:
 
     def end_step(self):
         self.torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter() - self.began)
+        self.seconds.append(time.perf_counter() - self.began - self.paused)
         self.live("between_steps")
 
 
-def read_job(arguments):
-    plan = json.load(open(arguments.plan))
-    name = arguments.option or (plan.get("recommendation") or {}).get("option")
-    options = [o for o in plan["options"] if name in (None, o["name"])]
-    if len(options) != 1:
-        sys.exit("give one option with --option: " + ", ".join(o["name"] for o in plan["options"]))
-    option = options[0]
-    config = arguments.config or option["job"]["model"]
-    if not os.path.exists(config):
-        config = os.path.join(os.path.dirname(arguments.plan) or ".", option["job"]["model"])
-    if not config.endswith(".json") or not os.path.exists(config):
-        sys.exit("give the model's config.json with --config: the plan names " + option["job"]["model"])
-    return option, option["job"], config
-
-
-def build(job, config_path, torch, arguments):
-    import transformers
-
-    if arguments.no_init:
-        transformers.PreTrainedModel._initialize_weights = lambda *a, **k: None
-    if arguments.no_cudnn_attention:
-        torch.backends.cuda.enable_cudnn_sdp(False)
-    words = {k: v for k, v in json.load(open(config_path)).items() if not k.startswith("_")}
-    config = transformers.AutoConfig.for_model(words.pop("model_type"), **words)
-    if hasattr(config, "use_cache"):
-        config.use_cache = False
-    attention = "eager" if job["attention"] == "eager" else "sdpa"
-    with torch.device("cuda"):
-        model = transformers.AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, DTYPES[job["precision"]]), attn_implementation=attention)
-    if job["task"] == "lora":
-        import peft
-
-        targets = job.get("lora_targets")
-        model = peft.get_peft_model(model, peft.LoraConfig(
-            r=job.get("lora_rank", 8), lora_alpha=job.get("lora_alpha", 8),
-            lora_dropout=job.get("lora_dropout", 0.0),
-            target_modules=targets.replace(" ", "").split(",") if targets else None,
-            task_type="CAUSAL_LM"), autocast_adapter_dtype=job.get("lora_dtype", "fp32") == "fp32")
-    elif job["task"] not in ("full", "pretrain"):
-        sys.exit("this script knows the tasks full, pretrain and lora, not " + job["task"])
-    return model
-
-
-def recompute(job, model):
-    if job["recompute"] == "none":
-        return
-    if job["recompute"] != "full":
-        sys.exit("this script knows recompute none and full, not " + job["recompute"])
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    if job["task"] == "lora":
-        model.enable_input_require_grads()
-
-
-def make_optimizer(name, parameters, torch):
-    optim = torch.optim
-    makers = {
-        "adamw-fused": lambda: optim.AdamW(parameters, fused=True),
-        "adamw-foreach": lambda: optim.AdamW(parameters, foreach=True),
-        "adamw-loop": lambda: optim.AdamW(parameters, foreach=False),
-        "sgd": lambda: optim.SGD(parameters, lr=0.1, foreach=True),
-        "sgd-momentum": lambda: optim.SGD(parameters, lr=0.1, momentum=0.9, foreach=True),
-        "adagrad": lambda: optim.Adagrad(parameters, foreach=True),
-        "adafactor": lambda: optim.Adafactor(parameters, foreach=False),
-    }
-    if name not in makers:
-        sys.exit("this script knows the optimizers " + ", ".join(makers) + ", not " + name)
-    return makers[name]()
-
-
-def share(option, model, torch):
-    """The model as several ranks share it."""
-    kind = option["parallel"]
-    if kind in ("none", "independent") or int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        return model
-    if kind == "ddp":
-        return torch.nn.parallel.DistributedDataParallel(model)
-    if kind == "fsdp2":
-        from torch.distributed.fsdp import fully_shard
-
-        blocks = max((list(m) for m in model.modules() if isinstance(m, torch.nn.ModuleList)), key=len)
-        for block in blocks:
-            fully_shard(block)
-        return fully_shard(model)
-    sys.exit("this script shares by ddp and fsdp2, not by " + kind)
-
-
-def plain_loop(option, job, model, meter, torch):
+def plain_loop(option, made, model, autocast, meter, torch):
     """As docs/programs.md has plain-loop-2: names keep what they name until they are bound anew."""
-    model = share(option, model, torch)
+    job = option["job"]
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = make_optimizer(job["optimizer"], parameters, torch)
-    autocast = AUTOCAST.get(job["precision"])
+    optimizer = jobs.make_optimizer(option, parameters, torch)
     scaler = torch.amp.GradScaler("cuda") if job["precision"] == "fp16-mixed" else None
-    shape = (job["micro_batch"], job["sequence"])
     for _ in range(meter.steps):
         meter.begin_step()
         for _ in range(job["accumulation"]):
-            ids = torch.zeros(shape, dtype=torch.long, device="cuda")
-            labels = torch.zeros(shape, dtype=torch.long, device="cuda")
+            batch = made.sample(job["micro_batch"], "cuda")
             with (torch.autocast("cuda", dtype=getattr(torch, autocast)) if autocast
                   else contextlib.nullcontext()):
-                result = model(input_ids=ids, labels=labels)
-                loss = result.loss
+                result = model(**batch)
+                loss = result[0]
                 if job["accumulation"] > 1:
                     loss = loss / job["accumulation"]
             meter.mark("forward")
@@ -188,15 +117,14 @@ def plain_loop(option, job, model, meter, torch):
         meter.end_step()
 
 
-def trainer_loop(job, model, meter, torch):
+def trainer_loop(option, made, model, autocast, meter, torch):
     import tempfile
 
     import transformers
 
-    class Marks(transformers.TrainerCallback):
-        def on_step_begin(self, *args, **kwargs):
-            pass
+    job = option["job"]
 
+    class Marks(transformers.TrainerCallback):
         def on_pre_optimizer_step(self, *args, **kwargs):
             meter.mark("clip")
             meter.mark("pre_optimizer")
@@ -229,12 +157,13 @@ def trainer_loop(job, model, meter, torch):
             return job["micro_batch"] * job["accumulation"] * (meter.steps + 1) * 8
 
         def __getitem__(self, index):
-            tokens = torch.zeros(job["sequence"], dtype=torch.long)
-            return {"input_ids": tokens, "labels": tokens.clone()}
+            return {k: v[0] for k, v in made.sample(1, "cpu").items()}
 
     names = {"adamw-fused": "adamw_torch_fused", "adamw-foreach": "adamw_torch", "sgd": "sgd",
              "adafactor": "adafactor", "adagrad": "adagrad", "adamw8bit": "adamw_bnb_8bit",
              "paged-adamw8bit": "paged_adamw_8bit"}
+    if job["optimizer"] not in names:
+        sys.exit("the Trainer has no optimizer " + job["optimizer"])
     full = job["recompute"] == "full"
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
@@ -244,8 +173,70 @@ def trainer_loop(job, model, meter, torch):
             gradient_accumulation_steps=job["accumulation"], gradient_checkpointing=full,
             gradient_checkpointing_kwargs={"use_reentrant": False} if full else None,
             bf16=job["precision"] == "bf16-mixed", fp16=job["precision"] == "fp16-mixed")
+        if meter.ranks == 1 and arguments.n_gpu > 1:
+            arguments._n_gpu = 1  # else the Trainer spreads one process over all cards it sees
         trainer = Metered(model=model, args=arguments, train_dataset=Zeros(), callbacks=[Marks()])
         trainer.train()
+
+
+def begin_ranks(option, torch):
+    """This process's rank; of several, where torchrun started them."""
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    planned = len(option["gpus"])
+    if option["parallel"] == "independent" or option["job"]["framework"] == "deepspeed":
+        planned = 1
+    if ranks != planned:
+        print("option %s has %d ranks, %d are started: torchrun --nproc-per-node %d %s ..."
+              % (option["name"], planned, ranks, planned, sys.argv[0]), file=sys.stderr)
+        sys.exit(2)
+    if ranks > 1 and option["job"]["framework"] == "plain-pytorch":
+        torch.distributed.init_process_group("nccl")
+    return rank, ranks
+
+
+def gather(found, rank, ranks, torch):
+    """What every rank found, on rank 0; through the store, so that the device takes no part."""
+    if ranks == 1:
+        return [found]
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    store = _get_default_store()
+    store.set("shardfit trial %d" % rank, json.dumps(found))
+    if rank > 0:
+        store.get("shardfit trial read")  # rank 0 keeps the store; it must not go before
+        return []
+    all_found = [json.loads(store.get("shardfit trial %d" % r)) for r in range(ranks)]
+    store.set("shardfit trial read", "1")
+    return all_found
+
+
+def kernels_run(torch):
+    """False on a runtime that accepts kernels and runs none."""
+    return torch.full((1000,), 3.0, device="cuda").sum().item() == 3000.0
+
+
+def ask_nothing_of_values(torch):
+    """Truncated normals would be drawn for ever; what ranks gather is not what they sent."""
+    import torch.nn.parallel.distributed as distributed
+
+    torch.nn.init.trunc_normal_ = lambda tensor, *a, **k: tensor
+    distributed._verify_param_shape_across_processes = lambda *a, **k: None
+
+
+def train(option, words, arguments, torch, meter):
+    job = option["job"]
+    made, model = jobs.build(job, words, torch)
+    model.train()
+    autocast = None
+    if job["framework"] == "plain-pytorch":
+        jobs.recompute(job, model)
+        model, autocast = jobs.share(option, model, torch)
+    gc.collect()
+    torch.cuda.empty_cache()
+    meter.live("loaded")
+    loop = plain_loop if job["framework"] == "plain-pytorch" else trainer_loop
+    loop(option, made, model, autocast, meter, torch)
 
 
 def main():
@@ -255,52 +246,61 @@ def main():
     parser.add_argument("--config", help="the model's config.json; default the plan's model")
     parser.add_argument("--out", default="trial.json")
     parser.add_argument("--snapshot", help="also write a memory snapshot, for shardfit compare")
-    parser.add_argument("--no-init", action="store_true", help="leave weights as they are allocated")
+    parser.add_argument("--stand-in", action="store_true",
+                        help="for a runtime that runs no kernels: nothing is asked of values")
     parser.add_argument("--no-cudnn-attention", action="store_true",
                         help="keep scaled_dot_product_attention from cuDNN's kernel")
     arguments = parser.parse_args()
-    option, job, config = read_job(arguments)
+    option, job = jobs.read_plan(arguments.plan, arguments.option)
+    words = jobs.read_config(arguments.plan, job, arguments.config)
+    if job["framework"] not in ("plain-pytorch", "hf-trainer"):
+        sys.exit("this script knows plain-pytorch and hf-trainer, not " + job["framework"])
     if job.get("allocator"):
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", job["allocator"])
     import torch
 
-    rank = int(os.environ.get("RANK", "0"))
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and job["framework"] == "plain-pytorch":
-        torch.distributed.init_process_group("nccl")
+    rank, ranks = begin_ranks(option, torch)
+    if arguments.no_cudnn_attention:
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    if arguments.stand_in:
+        ask_nothing_of_values(torch)
     if arguments.snapshot:
         torch.cuda.memory._record_memory_history(max_entries=1_000_000)
-    model = build(job, config, torch, arguments)
-    model.train()
-    if job["framework"] == "plain-pytorch":
-        recompute(job, model)
-    gc.collect()
-    torch.cuda.empty_cache()
-    meter = Meter(torch, 3)
-    meter.live("loaded")
-    if job["framework"] == "plain-pytorch":
-        plain_loop(option, job, model, meter, torch)
-    elif job["framework"] == "hf-trainer":
-        trainer_loop(job, model, meter, torch)
-    else:
-        sys.exit("this script knows plain-pytorch and hf-trainer, not " + job["framework"])
+    meter = Meter(torch, 3, ranks)
+    failure = ""
+    try:
+        train(option, words, arguments, torch, meter)
+    except torch.OutOfMemoryError as error:
+        failure = "step %d: %s" % (meter.step, str(error).split("\n")[0])
+        meter.peaks()
     if arguments.snapshot:
-        torch.cuda.memory._dump_snapshot(arguments.snapshot)
-    import transformers
-
+        torch.cuda.memory._dump_snapshot(
+            arguments.snapshot if ranks == 1 else "%s.rank%d" % (arguments.snapshot, rank))
     found = {"rank": rank, "max_memory_allocated": meter.peak["allocated_bytes"],
              "max_memory_reserved": meter.peak["reserved_bytes"],
              "device_bytes": meter.peak["device_bytes"], "phases": meter.phases,
              "step_seconds": meter.seconds, "memory_stats": dict(torch.cuda.memory_stats())}
-    ranks = [found]
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        ranks = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(ranks, found)
+    if failure:
+        found["failure"] = failure
+    stand_in = not kernels_run(torch)
+    if stand_in:  # bytes outside the allocator and times would be nobody's
+        del found["device_bytes"], found["step_seconds"]
+        for phase in found["phases"].values():
+            phase.pop("device_bytes")
+    everyone = gather(found, rank, ranks, torch)
     if rank == 0:
+        versions = {name: sys.modules[name].__version__
+                    for name in ("torch", "transformers", "peft", "torchvision") if name in sys.modules}
         with open(arguments.out, "w") as out:
             json.dump({"kind": "shardfit-trial", "version": 1, "option": option["name"],
-                       "torch": torch.__version__, "transformers": transformers.__version__,
-                       "device": torch.cuda.get_device_name(), "ranks": ranks}, out, indent=1)
+                       "versions": versions,
+                       "device": torch.cuda.get_device_name(), "stand_in": stand_in,
+                       "date": time.strftime("%Y-%m-%d", time.gmtime()),
+                       "cudnn_attention": not arguments.no_cudnn_attention, "ranks": everyone},
+                      out, indent=1)
+    if failure:
+        print(failure, file=sys.stderr)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,8 @@ struct RankComparison {
   std::vector<Row> phases;      // allocated, then reserved of each
   std::vector<Row> categories;  // requested bytes at the peak
   bool right() const {
-    return std::all_of(levels.begin(), levels.end(), [](const Row& row) { return row.right(); });
+    return own.failure.empty() &&
+           std::all_of(levels.begin(), levels.end(), [](const Row& row) { return row.right(); });
   }
 };
 
@@ -92,7 +93,7 @@ void print_rows(const std::vector<Row>& rows, std::ostream& out) {
   }
 }
 
-void print(const RankComparison& c, std::ostream& out) {
+void print(const RankComparison& c, const std::optional<double>& planned_step, std::ostream& out) {
   out << "  rank " << c.gpu->rank << ": " << c.own.source << "\n    " << padded("", 36)
       << padded("predicted", 12) << "measured\n";
   print_rows(c.levels, out);
@@ -101,8 +102,11 @@ void print(const RankComparison& c, std::ostream& out) {
   if (!c.categories.empty()) out << "\n    requested bytes at the peak\n";
   print_rows(c.categories, out);
   if (!c.own.step_seconds.empty()) {
-    out << "    last step " << format_seconds(Seconds(c.own.step_seconds.back())) << "\n";
+    out << "    last step " << format_seconds(Seconds(c.own.step_seconds.back()));
+    if (planned_step) out << ", predicted " << format_seconds(Seconds(*planned_step));
+    out << "\n";
   }
+  if (!c.own.failure.empty()) out << "    FAILED: " << c.own.failure << "\n";
   for (const std::string& note : c.own.notes) out << "    note: " << note << "\n";
 }
 
@@ -130,13 +134,22 @@ void write_rows(Writer& json, const char* key, const std::vector<Row>& rows) {
   json.EndArray();
 }
 
-std::string json_of(const std::vector<RankComparison>& ranks, const std::string& option) {
+std::string json_of(const std::vector<RankComparison>& ranks, const validate::PlannedOption& option,
+                    bool right) {
   rapidjson::StringBuffer buffer;
   Writer json(buffer);
   json.SetIndent(' ', 2);
   json.StartObject();
   json.Key("option");
-  json.String(option.c_str());
+  json.String(option.name.c_str());
+  json.Key("right");
+  json.Bool(right);
+  json.Key("predicted_step_seconds");
+  if (option.step_seconds) {
+    json.Double(*option.step_seconds);
+  } else {
+    json.Null();
+  }
   json.Key("ranks");
   json.StartArray();
   for (const RankComparison& c : ranks) {
@@ -145,6 +158,16 @@ std::string json_of(const std::vector<RankComparison>& ranks, const std::string&
     json.Int(c.gpu->rank);
     json.Key("source");
     json.String(c.own.source.c_str());
+    json.Key("failure");
+    json.String(c.own.failure.c_str());
+    json.Key("notes");
+    json.StartArray();
+    for (const std::string& note : c.own.notes) json.String(note.c_str());
+    json.EndArray();
+    json.Key("step_seconds");
+    json.StartArray();
+    for (const double seconds : c.own.step_seconds) json.Double(seconds);
+    json.EndArray();
     write_rows(json, "levels", c.levels);
     write_rows(json, "phases", c.phases);
     write_rows(json, "categories", c.categories);
@@ -162,7 +185,7 @@ int compare_command(const CompareOptions& options, std::ostream& out) {
       validate::read_planned_option(options.plan, options.option);
   std::vector<RankComparison> ranks;
   for (const std::string& file : options.files) {
-    for (OwnRank& own : validate::read_own_run(file, static_cast<int>(ranks.size()))) {
+    for (OwnRank& own : validate::read_own_run(file, static_cast<int>(ranks.size()), option.name)) {
       const auto gpu = std::find_if(option.gpus.begin(), option.gpus.end(),
                                     [&](const PlannedGpu& g) { return g.rank == own.rank; });
       if (gpu == option.gpus.end()) {
@@ -176,10 +199,10 @@ int compare_command(const CompareOptions& options, std::ostream& out) {
   const bool right =
       std::all_of(ranks.begin(), ranks.end(), [](const RankComparison& c) { return c.right(); });
   if (options.json) {
-    out << json_of(ranks, option.name);
+    out << json_of(ranks, option, right);
   } else {
     out << "option " << option.name << "\n";
-    for (const RankComparison& c : ranks) print(c, out);
+    for (const RankComparison& c : ranks) print(c, option.step_seconds, out);
     out << (right ? "within" : "OFF: beyond") << " 0.5 % of allocated, 2 % of reserved and device "
         << "bytes\n";
   }

@@ -57,6 +57,7 @@ OwnRank read_rank(const Node& node, int number, const std::string& path, Diagnos
   read(map);
   rank.device = bytes_of(map, "device_bytes");
   read_phases(map, rank, faults);
+  if (const auto failure = map.string("failure")) rank.failure = failure->value;
   if (const Node* steps = map.list("step_seconds")) {
     for (const Node& step : steps->children) {
       if (const auto seconds = spec::as_real(step, "a step's seconds", {0, 1e9}, faults)) {
@@ -64,7 +65,7 @@ OwnRank read_rank(const Node& node, int number, const std::string& path, Diagnos
       }
     }
   }
-  if (!rank.allocated && !rank.reserved && rank.phases.empty()) {
+  if (!rank.allocated && !rank.reserved && rank.phases.empty() && rank.failure.empty()) {
     faults.error(node.where,
                  "the run of rank " + std::to_string(rank.rank) + " says nothing of memory",
                  {"expected max_memory_allocated and max_memory_reserved, or the keys of "
@@ -73,9 +74,33 @@ OwnRank read_rank(const Node& node, int number, const std::string& path, Diagnos
   return rank;
 }
 
-std::vector<OwnRank> read_json(const std::string& path, int rank) {
+/// What the trial script says of its whole run; notes for every rank.
+std::vector<std::string> read_trial(const Node& root, const std::string& option,
+                                    Diagnostics& faults) {
+  std::vector<std::string> notes;
+  MapView map(root, "the run", faults, UnknownKeys::kept);
+  const auto kind = map.string("kind");
+  if (!kind || kind->value != "shardfit-trial") return notes;
+  if (const auto version = map.integer("version"); version && version->value != 1) {
+    faults.error(version->where, "the trial is of version " + std::to_string(version->value),
+                 {"expected 1; run calibrate/trial/trial.py of this release"});
+  }
+  const auto ran = map.string("option");
+  if (ran && !option.empty() && ran->value != option) {
+    faults.error(ran->where, "this is a run of option " + shardfit::quoted(ran->value) +
+                                 ", not of " + shardfit::quoted(option));
+  }
+  if (const auto stand_in = map.boolean("stand_in"); stand_in && stand_in->value) {
+    notes.push_back("on a runtime that runs no kernels: no device bytes and no times");
+  }
+  return notes;
+}
+
+std::vector<OwnRank> read_json(const std::string& path, int rank, const std::string& option) {
   Diagnostics faults;
   const Node root = spec::read_file(path, faults);
+  std::vector<std::string> notes;
+  if (root.kind == spec::Kind::map) notes = read_trial(root, option, faults);
   const Node* list = root.kind == spec::Kind::list ? &root : nullptr;
   if (root.kind == spec::Kind::map) {
     if (const Node* ranks = root.child("ranks")) list = ranks;
@@ -87,6 +112,7 @@ std::vector<OwnRank> read_json(const std::string& path, int rank) {
     found.push_back(read_rank(root, rank, path, faults));
   }
   faults.throw_if_any();
+  for (OwnRank& own : found) own.notes.insert(own.notes.end(), notes.begin(), notes.end());
   return found;
 }
 
@@ -98,12 +124,12 @@ bool is_pickle(const std::string& path) {
 
 }  // namespace
 
-std::vector<OwnRank> read_own_run(const std::string& path, int rank) {
+std::vector<OwnRank> read_own_run(const std::string& path, int rank, const std::string& option) {
   const std::string extension = std::filesystem::path(path).extension().string();
   if (is_pickle(path) || extension == ".pickle" || extension == ".pkl") {
     return read_snapshot(path, rank);
   }
-  return read_json(path, rank);
+  return read_json(path, rank, option);
 }
 
 }  // namespace shardfit::validate

@@ -25,6 +25,7 @@ struct OwnRank {
   std::optional<run::ByCategory> requested_by;  // at the peak, as far as call stacks tell
   std::int64_t unlabelled = 0;                  // requested bytes there that they do not tell
   std::vector<double> step_seconds;
+  std::string failure;  // why it did not come to its end; "" where it did
   std::vector<std::string> notes;
 };
 
@@ -35,7 +36,9 @@ struct OwnRank {
 ///  of
 ///    objects, one a rank, with torch.cuda.memory_stats() or max_memory_allocated and
 ///    max_memory_reserved.
-std::vector<OwnRank> read_own_run(const std::string& path, int rank);
+/// `option` is the plan's that the run is set beside: a run of another one is refused.
+std::vector<OwnRank> read_own_run(const std::string& path, int rank,
+                                  const std::string& option = "");
 
 /// The ranks of a snapshot.
 std::vector<OwnRank> read_snapshot(const std::string& path, int rank);

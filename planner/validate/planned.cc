@@ -14,7 +14,9 @@ using spec::UnknownKeys;
 PlannedGpu read_gpu(const Node& node, Diagnostics& faults) {
   MapView map(node, "a GPU of the plan", faults, UnknownKeys::kept);
   PlannedGpu gpu;
-  const auto bytes = [&](const char* key) { return map.require_integer(key).value; };
+  const auto bytes = [&](const char* key) {
+    return map.require_integer(key, {0, std::int64_t{1} << 60}).value;
+  };
   gpu.index = static_cast<int>(map.require_integer("index", {0, 65'535}).value);
   gpu.rank = static_cast<int>(map.require_integer("rank", {0, 65'535}).value);
   gpu.usable = bytes("usable_bytes");
@@ -92,6 +94,15 @@ PlannedOption read_planned_option(const std::string& plan_path, const std::strin
   Diagnostics faults;
   const Node root = spec::read_file(plan_path, faults);
   MapView map(root, "the plan", faults, UnknownKeys::kept);
+  // Plans written by hand may leave it out.
+  if (const auto version = map.string("version")) {
+    if (version->value != plan_version) {
+      faults.error(version->where, "the plan is of version " + shardfit::quoted(version->value),
+                   {std::string("expected '") + plan_version +
+                    "'; write it anew with shardfit plan ... --json"});
+      faults.throw_if_any();
+    }
+  }
   std::vector<PlannedOption> options;
   if (const Node* list = map.require_list("options")) {
     for (const Node& node : list->children) options.push_back(read_option(node, faults));

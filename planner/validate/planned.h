@@ -32,6 +32,9 @@ struct PlannedOption {
   std::vector<PlannedGpu> gpus;  // at least one
 };
 
+/// Version of plan.json that is read.
+inline constexpr const char* plan_version = "1";
+
 /// The option named, or the recommended one, or the only one where `name` is "". Throws InputError:
 /// no plan, no such option.
 PlannedOption read_planned_option(const std::string& plan_path, const std::string& name);
