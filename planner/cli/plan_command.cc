@@ -6,6 +6,7 @@
 #include <iostream>
 
 #include "cli/cli.h"
+#include "cli/search_watch.h"
 #include "report/perfetto.h"
 #include "report/report.h"
 #include "run/program_file.h"
@@ -72,7 +73,11 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   search::PlanSettings settings;
   settings.effects = options.json || (!options.brief && options.explain.empty());
   settings.computes = !options.export_program.empty();
-  const search::Plan plan = search::make_plan(spec, settings);
+  const search::Plan plan = [&] {
+    const SearchWatch watch(err);
+    settings.search = &watch.controls();
+    return search::make_plan(spec, settings);
+  }();
   if (settings.computes) export_programs(plan, options.export_program);
   if (!options.trace.empty()) write_trace(plan, options.trace);
   const report::Report report{plan};

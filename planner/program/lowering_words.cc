@@ -163,35 +163,56 @@ std::optional<std::int64_t> Lowering::longest_sequence() const {
   return value.integer;
 }
 
-std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) const {
+namespace {
+
+/// The model under a head, built; `see` gets its modules in order of construction.
+void build_model(const spec::FamilySpec& family, const spec::ModelSpec& model,
+                 const std::string& head,
+                 const std::function<void(const Machine&, const Globals&)>& see) {
   Globals globals;
-  model::set_dimensions(family_, model_, globals);
+  model::set_dimensions(family, model, globals);
   TrainingJob job;
   job.head = head;
-  set_job_words(job, family_, globals);
-  Library library(family_, globals);
+  set_job_words(job, family, globals);
+  Library library(family, globals);
   Runtime runtime({});
   runtime.module_id("");
   Machine machine(runtime, library, globals);
-  std::vector<LinearModule> out;
   try {
-    machine.build(class_of(library, head_of(job, family_).second), {}, "");
+    machine.build(class_of(library, head_of(job, family).second), {}, "");
   } catch (const model::ModelError& error) {
-    rethrow(error, family_, model_);
+    rethrow(error, family, model);
   } catch (const OverflowError& error) {
-    blame_overflow(error, model_);
+    blame_overflow(error, model);
     throw;
   }
-  const int vocabulary = globals.find("vocab_size");
-  for (const Module& m : machine.modules) {
-    if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
-    const Tensor& weight = m.tensors.front();
-    const bool head_of_model =
-        vocabulary >= 0 && weight.shape().rank > 0 &&
-        weight.shape()[0] == globals.values[static_cast<std::size_t>(vocabulary)].integer;
-    out.push_back({m.path, head_of_model});
-  }
+  see(machine, globals);
+}
+
+}  // namespace
+
+std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) const {
+  std::vector<LinearModule> out;
+  build_model(family_, model_, head, [&](const Machine& machine, const Globals& globals) {
+    const int vocabulary = globals.find("vocab_size");
+    for (const Module& m : machine.modules) {
+      if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
+      const Tensor& weight = m.tensors.front();
+      const bool head_of_model =
+          vocabulary >= 0 && weight.shape().rank > 0 &&
+          weight.shape()[0] == globals.values[static_cast<std::size_t>(vocabulary)].integer;
+      out.push_back({m.path, head_of_model});
+    }
+  });
   return out;
+}
+
+std::int64_t Lowering::recompute_units(const std::string& head) const {
+  std::int64_t units = 0;
+  build_model(family_, model_, head, [&](const Machine& machine, const Globals&) {
+    for (const Module& m : machine.modules) units += m.type->spec->recompute_unit ? 1 : 0;
+  });
+  return units;
 }
 
 std::int64_t Lowering::parameter_count() const {

@@ -293,12 +293,15 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
   const Recompute policy = job.recompute;
   if (policy == Recompute::none) return;
   const bool is_reentrant = job.reentrant;
-  machine.recompute = [&machine, &state, policy, is_reentrant](const Module& module,
-                                                               ValueList arguments) {
-    if (policy == Recompute::every_second) {
+  const std::int64_t first = job.recompute_blocks;
+  machine.recompute = [&machine, &state, policy, first, is_reentrant](const Module& module,
+                                                                      ValueList arguments) {
+    if (policy == Recompute::every_second || policy == Recompute::first_blocks) {
       const auto [it, fresh] = state.order.emplace(&module, state.calls);
       if (fresh) ++state.calls;
-      if (it->second % 2 == 1) return machine.forward(module, arguments);
+      const bool whole =
+          policy == Recompute::first_blocks ? it->second < first : it->second % 2 == 0;
+      if (!whole) return machine.forward(module, arguments);
     }
     if (is_reentrant) return reentrant(machine, module, std::move(arguments));
     return checkpointed(machine, module, std::move(arguments), policy);

@@ -22,6 +22,7 @@ namespace shardfit::program {
 enum class Recompute : std::uint8_t {
   none,
   full,            // every block
+  first_blocks,    // the first `recompute_blocks` of them
   every_second,    // every second block
   save_attention,  // keep attention outputs, recompute the rest
   save_attention_matmul,
@@ -78,6 +79,7 @@ struct TrainingJob {
   std::optional<double> dropout;        // empty: the model file's rates
   std::string loss = "full_logits_fp32";
   Recompute recompute = Recompute::none;
+  std::int64_t recompute_blocks = 0;
   bool reentrant = false;
   enum class Offload : std::uint8_t { none, pageable, pinned };
   Offload offload = Offload::none;  // of saved tensors
@@ -130,6 +132,9 @@ class Lowering {
     bool output = false;  // it gives the logits over the vocabulary
   };
   std::vector<LinearModule> linears(const std::string& head) const;
+
+  /// Modules that gradient checkpointing wraps, one by one (blocks).
+  std::int64_t recompute_units(const std::string& head) const;
 
   const spec::ModelSpec& model() const { return model_; }
   const spec::FamilySpec& family() const { return family_; }

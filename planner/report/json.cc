@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "report/report.h"
+#include "search/joint.h"
 #include "search/sharing.h"
 
 namespace shardfit::report {
@@ -60,9 +61,11 @@ class JsonWriter {
     json_.EndArray();
     json_.SetFormatOptions(rapidjson::kFormatDefault);
   }
+  void null() { json_.Null(); }
+  void boolean(bool value) { json_.Bool(value); }
   void none(const char* name) {
     key(name);
-    json_.Null();
+    null();
   }
   void pair(const char* name, std::int64_t low, std::int64_t high) {
     key(name);
@@ -275,6 +278,72 @@ void write_imbalance(JsonWriter& json, const search::Imbalance& one) {
   });
 }
 
+void write_found(JsonWriter& json, const search::Found& found) {
+  const search::Configuration& c = found.configuration;
+  json.text("parallel", search::name_of(c.parallel));
+  json.number("micro_batch", c.micro_batch);
+  json.number("accumulation", c.accumulation);
+  json.text("recompute", c.recompute_words());
+  json.text("verdict", verdict_text(found.verdict));
+  json.number("needed_bytes", found.needed);
+  json.number("headroom_bytes", found.headroom);
+  if (found.step_seconds) {
+    json.real("step_seconds", *found.step_seconds);
+    json.real("samples_per_second", found.samples_per_second);
+  } else {
+    json.none("step_seconds");
+    json.none("samples_per_second");
+  }
+}
+
+void write_best(JsonWriter& json, const search::Best& best) {
+  json.object([&] {
+    json.text("objective", spec::objective_names()[static_cast<std::size_t>(best.objective)]);
+    if (best.found) {
+      json.real("value", best.value);
+    } else {
+      json.none("value");
+    }
+    json.real("lower_bound", best.bound);
+    json.real("gap", best.gap());
+    json.key("proven");
+    json.boolean(best.proven);
+    json.key("configuration");
+    if (best.found) {
+      json.object([&] { write_found(json, *best.found); });
+    } else {
+      json.null();
+    }
+  });
+}
+
+void write_search(JsonWriter& json, const search::SearchResult& result) {
+  json.key("search");
+  json.object([&] {
+    json.text("objective", spec::objective_names()[static_cast<std::size_t>(result.objective)]);
+    json.number("configurations", result.configurations);
+    json.number("run", result.run);
+    json.number("too_large", result.too_large);
+    json.number("not_better", result.not_better);
+    json.number("left", result.left);
+    json.text("stopped", result.stopped.empty() ? "end" : result.stopped);
+    json.key("best");
+    json.array(result.best, [&](const search::Best& best) { write_best(json, best); });
+    json.key("shadow_price");
+    if (!result.shadow) {
+      json.null();
+      return;
+    }
+    json.object([&] {
+      json.real("seconds_per_gib", result.shadow->seconds_per_gib());
+      json.real("saved_seconds", result.shadow->saved_seconds);
+      json.number("short_bytes", result.shadow->short_bytes);
+      json.key("configuration");
+      json.object([&] { write_found(json, result.shadow->next); });
+    });
+  });
+}
+
 void write_option(JsonWriter& json, const Option& option) {
   const spec::ClusterSpec& cluster = option.spec->cluster;
   json.object([&] {
@@ -297,6 +366,7 @@ void write_option(JsonWriter& json, const Option& option) {
       json.none("samples_per_second");
     }
     if (option.rent) write_rent(json, *option.rent);
+    if (option.search) write_search(json, *option.search);
     json.key("alternatives");
     json.array(option.others,
                [&](const search::Alternative& other) { write_alternative(json, other); });

@@ -75,6 +75,10 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
 /// timing.
 std::string timeline_picture(const search::Option& option, const TableStyle& style, int columns);
 
+/// What a search found, a sentence a line: its extent, the best of each objective, what more memory
+/// would bring.
+std::vector<std::string> search_lines(const search::SearchResult& result);
+
 /// The words of a job, by their keys with underscores; integers as digits.
 struct JobWord {
   std::string key, value;

@@ -147,6 +147,11 @@ class TableWriter {
       out_ << "  "
            << wrapped(search::name_of(option.parallel, option.split) + ": " + option.shares, 4, 2);
     }
+    if (option.search) {
+      for (const std::string& line : search_lines(*option.search)) {
+        out_ << "  " << wrapped(line, 4, 2);
+      }
+    }
     if (style_.brief) return;
     for (std::size_t i = 0; i < option.others.size(); ++i) {
       const search::Alternative& other = option.others[i];

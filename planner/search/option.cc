@@ -116,6 +116,14 @@ bool Option::foreign() const {
          spec::framework_names()[static_cast<std::size_t>(spec->job.framework.value)];
 }
 
+Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel) {
+  const spec::DeviceSpec& device = spec.cluster.device;
+  const bool exchanges =
+      parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
+  return {device.usable->value.count(), context_of(device),
+          exchange_of(exchanges ? spec.cluster.count : 1)};
+}
+
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering) {
   Option option;
@@ -126,11 +134,7 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
-  const spec::DeviceSpec& device = spec.cluster.device;
-  const bool exchanges =
-      parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
-  const Card card{device.usable->value.count(), context_of(device),
-                  exchange_of(exchanges ? spec.cluster.count : 1)};
+  const Card card = card_for(spec, parallel);
   program::TrainingJob alone = option.job.job;
   alone.record_computes = true;
   option.gpus.resize(static_cast<std::size_t>(spec.cluster.count));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "search/joint.h"
 #include "search/sharing.h"
 #include "search/ways.h"
 
@@ -14,8 +15,6 @@ using spec::Parallel;
 
 /// Shares of one another within which two step times are the same.
 constexpr double tie = 0.01;
-/// Independent runs are taken for a shared job where they complete so many times the samples.
-constexpr double worth_splitting = 1.5;
 
 /// Another framework's program is taken only where none of the own does as well.
 bool better(const Option& a, const Option& b) {
@@ -96,6 +95,27 @@ Option choose(Ready ready) {
   return chosen;
 }
 
+/// The same where configurations are searched: micro-batch, recompute and way together.
+Option search_jointly(Ready ready, JointSearch& search) {
+  Option chosen = search.run(*ready.option, std::move(ready.possible));
+  for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
+  if (chosen.verdict == Verdict::does_not_fit) chosen.timing.reset();
+  return chosen;
+}
+
+/// Samples of a step are what the person wants trained, not the search's to choose: the shortest
+/// step would be that of one sample.
+void check_search(const spec::PlanSpec& plan, Diagnostics& faults) {
+  const bool throughput = plan.objective && plan.objective->value == spec::Objective::throughput;
+  for (const OptionSpec& option : plan.options) {
+    const spec::JobSpec& job = option.job;
+    if (!job.any_micro_batch || job.global_batch || throughput) continue;
+    faults.error(*job.any_micro_batch, "micro-batch auto needs a global batch to keep",
+                 {"give --global-batch, or --objective throughput for any batch"});
+    return;
+  }
+}
+
 void add_warnings(Option& option) {
   for (const Imbalance& one : option.imbalances) {
     option.warnings.push_back(imbalance_text(option, one));
@@ -132,6 +152,7 @@ spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
   std::int64_t least = spec::most_gpus, most = 1;
   for (const OptionSpec& option : spec.options) {
     if (option.job.global_batch || option.job.accumulation) return equal;
+    if (option.job.any_micro_batch) return equal;
     least = std::min(least, option.cluster.count);
     most = std::max(most, option.cluster.count);
   }
@@ -191,11 +212,17 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       way.job.job.record_computes = way.job.job.record_computes || settings.computes;
     }
   }
+  check_search(*plan.spec, faults);
   faults.throw_if_any();
+  const SearchControls unwatched;
+  SearchControls controls = settings.search ? *settings.search : unwatched;
+  if (plan.spec->search_budget) controls.budget_seconds = plan.spec->search_budget->value;
+  JointSearch search(*plan.spec, controls, ready.size());
   for (Ready& next : ready) {
     const OptionSpec& spec = *next.option;
     try {
-      Option option = choose(std::move(next));
+      Option option = is_searched(spec, *plan.spec) ? search_jointly(std::move(next), search)
+                                                    : choose(std::move(next));
       const program::Lowering& lowering = *option.lowering;
       option.parameters = parameters_of(option);
       if (settings.changes && option.verdict != Verdict::fits) {

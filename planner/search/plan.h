@@ -16,6 +16,9 @@
 
 namespace shardfit::search {
 
+struct SearchControls;
+struct SearchResult;
+
 /// What made a number as high as it is: the storage allocated last before the peak.
 struct Cause {
   std::string kind;   // operator: "mm", "optimizer_state"
@@ -76,6 +79,8 @@ struct Alternative {
 /// A job on the GPUs of an option, shared in one way.
 struct Option {
   const spec::OptionSpec* spec = nullptr;
+  std::shared_ptr<const spec::OptionSpec>
+      own_spec;  // of a search, with what it found; behind `spec`
   spec::Parallel parallel = spec::Parallel::none;
   spec::Split split;
   std::int64_t parameters = 0;  // of the whole model, of which a rank may hold a part
@@ -94,7 +99,8 @@ struct Option {
   std::optional<Timing> timing;  // empty where the device's speed is not known
   std::optional<Rent> rent;      // where there is a price file
   std::vector<Alternative> others;
-  std::int64_t largest_micro_batch = 0;  // that fits, where a larger batch is asked about
+  std::int64_t largest_micro_batch = 0;        // that fits, where a larger batch is asked about
+  std::shared_ptr<const SearchResult> search;  // where configurations were searched
 
   /// The program is another framework's than the one asked for, which has no such strategy.
   bool foreign() const;
@@ -126,9 +132,10 @@ struct Plan {
 };
 
 struct PlanSettings {
-  bool effects = true;    // re-simulate what was assumed
-  bool changes = true;    // re-simulate changes where an option does not fit
-  bool computes = false;  // programs hold what is computed, too, not only memory
+  bool effects = true;                     // re-simulate what was assumed
+  bool changes = true;                     // re-simulate changes where an option does not fit
+  bool computes = false;                   // programs hold what is computed, too, not only memory
+  const SearchControls* search = nullptr;  // how a search is stopped and watched
 };
 
 /// Throws InputError for jobs, models and strategies that cannot be expressed, all faults at once.
@@ -140,6 +147,12 @@ Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings);
 /// known, timed. `job` is any rank's.
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering);
+
+/// One card of an option as a program finds it under a way to share the job.
+Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel);
+
+/// Independent runs are taken for a shared job where they complete so many times the samples.
+inline constexpr double worth_splitting = 1.5;
 
 /// A steady step of all ranks; nothing, and what number `missing`, where the device's speed or link
 /// is not known. The programs must record their operators.

@@ -179,28 +179,29 @@ class Mapping {
   void recompute() {
     out_.job.reentrant = out_.profile.reentrant;
     const spec::Recompute& asked = spec_.recompute.value;
-    if (asked.kind == spec::RecomputeKind::none) return;
+    // What is searched is set by the search.
+    if (asked.kind == spec::RecomputeKind::none || asked.kind == spec::RecomputeKind::automatic) {
+      return;
+    }
     if (asked.kind == spec::RecomputeKind::full) {
       out_.job.recompute = program::Recompute::full;
       return;
     }
-    static const std::vector<std::string> policies{"every-second-block", "save-attention",
-                                                   "save-attention-matmul",
-                                                   "save-attention-matmul-half"};
-    constexpr program::Recompute kinds[] = {
-        program::Recompute::every_second, program::Recompute::save_attention,
-        program::Recompute::save_attention_matmul, program::Recompute::save_attention_matmul_half};
-    const auto found = std::find(policies.begin(), policies.end(), asked.policy);
-    if (found == policies.end()) {
+    const auto policy = recompute_policy(asked.policy);
+    if (!policy) {
+      std::vector<std::string> known;
+      for (const SelectivePolicy& one : selective_policies()) known.push_back(one.name);
+      known.push_back("first-N-blocks");
       faults_.error(spec_.recompute.where,
                     "unknown policy " + shardfit::quoted(asked.policy) + " of selective recompute",
-                    suggest(asked.policy, policies));
+                    suggest(asked.policy, known));
     } else if (!out_.profile.selective) {
       faults_.error(spec_.recompute.where,
                     "framework " + out_.profile.framework + " offers no selective recompute",
-                    {"expected none or full"});
+                    {"expected none, full or auto"});
     } else {
-      out_.job.recompute = kinds[found - policies.begin()];
+      out_.job.recompute = policy->kind;
+      out_.job.recompute_blocks = policy->blocks;
     }
   }
 
@@ -337,6 +338,30 @@ class Mapping {
 };
 
 }  // namespace
+
+std::span<const SelectivePolicy> selective_policies() {
+  using program::Recompute;
+  // By how much they recompute, least first; not all of them can be compared.
+  static const std::vector<SelectivePolicy> policies{
+      {"save-attention-matmul", Recompute::save_attention_matmul, 0},
+      {"save-attention-matmul-half", Recompute::save_attention_matmul_half, 0},
+      {"every-second-block", Recompute::every_second, 0},
+      {"save-attention", Recompute::save_attention, 0}};
+  return policies;
+}
+
+std::optional<SelectivePolicy> recompute_policy(const std::string& name) {
+  for (const SelectivePolicy& policy : selective_policies()) {
+    if (policy.name == name) return policy;
+  }
+  constexpr std::string_view before = "first-", after = "-blocks";
+  if (!name.starts_with(before) || !name.ends_with(after)) return {};
+  if (name.size() < before.size() + after.size()) return {};
+  const std::size_t digits = name.size() - before.size() - after.size();
+  const auto blocks = parse_integer(name.substr(before.size(), digits));
+  if (!blocks || *blocks < 1) return {};
+  return SelectivePolicy{name, program::Recompute::first_blocks, *blocks};
+}
 
 bool set_optimizer(spec::Optimizer optimizer, TrainingJob& job) {
   using spec::Optimizer;

@@ -1,6 +1,8 @@
 #pragma once
 // A job as a person states it, on a device, as the job the lowering takes.
 
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,17 @@ struct RankJob {
 /// that no program is modelled for yet are faults at their place; then nothing is given.
 std::optional<RankJob> rank_job(const spec::OptionSpec& option, std::int64_t ranks,
                                 const program::Lowering& lowering, Diagnostics& faults);
+
+/// A policy of selective recompute by its word.
+struct SelectivePolicy {
+  std::string name;
+  program::Recompute kind = program::Recompute::none;
+  std::int64_t blocks = 0;  // of first-N-blocks
+};
+/// Those with a fixed name.
+std::span<const SelectivePolicy> selective_policies();
+/// Nothing where the word is none: one of the above or "first-N-blocks" with N from 1.
+std::optional<SelectivePolicy> recompute_policy(const std::string& name);
 
 /// The optimizer and its implementation as the lowering names them; false where it has none.
 bool set_optimizer(spec::Optimizer optimizer, program::TrainingJob& job);

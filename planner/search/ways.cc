@@ -183,6 +183,26 @@ bool has_megatron_form(const spec::ModelSpec& model) {
                      [](const auto& form) { return form.first == "megatron"; });
 }
 
+/// Where micro-batches are searched, the job at one of them that can be counted: the smallest, or
+/// all samples of a step in one pass.
+std::optional<RankJob> job_of_option(const OptionSpec& option, std::int64_t ranks,
+                                     const program::Lowering& lowering, Diagnostics& faults) {
+  if (!option.job.any_micro_batch) return rank_job(option, ranks, lowering, faults);
+  OptionSpec one = option;
+  const auto& global = option.job.global_batch;
+  if (global && global->value % ranks == 0 && !option.job.accumulation) {
+    const std::int64_t samples = global->value / ranks;
+    one.job.micro_batch =
+        spec::Setting<std::int64_t>{samples > program::most_passes ? samples : 1, {}, "searched"};
+  }
+  auto job = rank_job(one, ranks, lowering, faults);
+  if (!job) return job;
+  std::erase_if(job->assumptions, [](const spec::Assumption& assumption) {
+    return assumption.key == "micro-batch" || assumption.key == "accumulation";
+  });
+  return job;
+}
+
 /// One trial as a job. Nothing where it cannot be: then faults say why.
 std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings& lowerings,
                           Diagnostics& faults) {
@@ -213,7 +233,7 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
     return {};
   }
   Way way{trial.parallel, {}, lowerings.share(option)};
-  auto job = rank_job(option, alone ? 1 : split->data, *way.lowering, faults);
+  auto job = job_of_option(option, alone ? 1 : split->data, *way.lowering, faults);
   if (!job) return {};
   if (megatron) set_megatron(option, trial.parallel, *split, *way.lowering, *job, faults);
   if (const std::string refused = cannot_share(job->job, trial.parallel); !refused.empty()) {

@@ -73,6 +73,10 @@ std::span<const std::string> hypothesis_names() {
   static const Words words{"larger-batch", "shorter-step", "make-possible"};
   return words;
 }
+std::span<const std::string> objective_names() {
+  static const Words words{"step", "throughput", "memory"};
+  return words;
+}
 std::span<const std::string> adapter_dtype_names() {
   static const Words words{"fp32", "bf16", "fp16"};
   return words;
@@ -95,13 +99,14 @@ std::span<const JobKey> job_keys() {
       {"optimizer", "NAME", "Model and task",
        listed(optimizer_names(), {"adamw8bit", "paged-adamw8bit"}) + "; default the framework's"},
       {"micro-batch", "N", "Batch",
-       "samples a pass; any two of these three imply the third, what is not implied is 1"},
+       "samples a pass; any two of these three imply the third, what is not implied is 1; auto: "
+       "searched, the global batch kept"},
       {"accumulation", "N", "Batch", "passes a step"},
       {"global-batch", "N", "Batch", "samples a step, over all ranks"},
       {"sequence", "TOKENS", "Batch", "tokens a sample; default 2048"},
       {"samples", "N", "Batch", "samples of an epoch, for its time and rent"},
       {"recompute", "KIND", "Memory and kernels",
-       "none, full, selective:POLICY (activation checkpointing); default none"},
+       "none, full, selective:POLICY (activation checkpointing), auto: searched; default none"},
       {"attention", "KERNEL", "Memory and kernels",
        listed(attention_names(), {"cudnn", "math", "flash2", "flash3"}) +
            "; default auto: what the framework's release dispatches, which flash or efficient must "
@@ -138,6 +143,11 @@ std::span<const JobKey> job_keys() {
       {"hypothesis", "NAME", "Decision",
        listed(hypothesis_names()) + ": what the larger option is meant to bring"},
       {"prices", "FILE", "Decision", "your price file; no price is taken for granted"},
+      {"objective", "NAME", "Decision",
+       listed(objective_names()) +
+           ": what a search over strategies, micro-batches and recompute makes best; default step"},
+      {"budget", "SECONDS", "Decision",
+       "CPU time for a search; then the best so far with its gap; default: to the end"},
   };
   return keys;
 }

@@ -34,7 +34,7 @@ class JobReader {
     job_.framework_version = text("framework-version");
     job_.precision = choice<Precision>("precision", precision_names());
     job_.optimizer = optional_choice<Optimizer>("optimizer", optimizer_names());
-    job_.micro_batch = integer("micro-batch", {1, most_samples});
+    read_micro_batch();
     job_.accumulation = integer("accumulation", {1, most_passes});
     job_.global_batch = integer("global-batch", {1, most_samples});
     job_.sequence = integer_or("sequence", {1, most_tokens}, 2048,
@@ -111,6 +111,15 @@ class JobReader {
     return {E{}, {}, the_default};
   }
 
+  void read_micro_batch() {
+    const Node* node = map_.find("micro-batch");
+    if (node && node->text == "auto") {
+      job_.any_micro_batch = node->where;
+    } else {
+      job_.micro_batch = integer("micro-batch", {1, most_samples});
+    }
+  }
+
   void read_recompute() {
     const auto found = text("recompute");
     if (!found) {
@@ -123,10 +132,12 @@ class JobReader {
     const std::string& value = found->value;
     if (value == "full") {
       recompute.kind = RecomputeKind::full;
+    } else if (value == "auto") {
+      recompute.kind = RecomputeKind::automatic;
     } else if (value.starts_with(selective) && value.size() > selective.size()) {
       recompute = {RecomputeKind::selective, value.substr(selective.size())};
     } else if (value != "none") {
-      const std::vector<std::string> known{"none", "full", "selective:POLICY"};
+      const std::vector<std::string> known{"none", "full", "selective:POLICY", "auto"};
       faults_.error(found->where,
                     "'recompute' of the job: unknown value " + shardfit::quoted(value),
                     suggest(value, known));

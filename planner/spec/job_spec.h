@@ -51,7 +51,8 @@ enum class Optimizer {
   adafactor,
   adagrad
 };
-enum class RecomputeKind { none, full, selective };
+/// automatic: searched.
+enum class RecomputeKind { none, full, selective, automatic };
 /// automatic: what the framework's release dispatches on the card.
 enum class Attention { automatic, flash, efficient, cudnn, math, eager, flash2, flash3 };
 /// automatic: every one that applies is tried; independent: one run a card.
@@ -70,6 +71,8 @@ enum class Parallel {
 };
 enum class Schedule { one_f_one_b, gpipe, interleaved_1f1b, zero_bubble, zbv };
 enum class Hypothesis { larger_batch, shorter_step, make_possible };
+/// What a search makes best: seconds of a step, samples a second of all cards, bytes a GPU needs.
+enum class Objective { step, throughput, memory };
 enum class AdapterDtype { fp32, bf16, fp16 };
 
 // The words for each, in the order of the enumerators; the first is the default where there is one.
@@ -81,6 +84,7 @@ std::span<const std::string> attention_names();
 std::span<const std::string> parallel_names();
 std::span<const std::string> schedule_names();
 std::span<const std::string> hypothesis_names();
+std::span<const std::string> objective_names();
 std::span<const std::string> adapter_dtype_names();
 
 struct Recompute {
@@ -118,7 +122,8 @@ struct JobSpec {
   Setting<Precision> precision;
   std::optional<Setting<Optimizer>> optimizer;  // the framework's default where absent
   std::optional<Setting<std::int64_t>> micro_batch, accumulation,
-      global_batch;  // see resolve_batch
+      global_batch;                         // see resolve_batch
+  std::optional<Location> any_micro_batch;  // where "micro-batch auto" stands: it is searched
   Setting<std::int64_t> sequence;
   std::optional<Setting<std::int64_t>> samples;  // of an epoch
   Setting<Recompute> recompute;
@@ -152,7 +157,9 @@ struct Override {
 struct PlanSpec {
   std::vector<OptionSpec> options;
   std::optional<Setting<Hypothesis>> hypothesis;
-  std::optional<PriceSpec> prices;  // the person's price file
+  std::optional<PriceSpec> prices;               // the person's price file
+  std::optional<Setting<Objective>> objective;   // of a search
+  std::optional<Setting<double>> search_budget;  // its seconds of CPU time
   std::vector<Setting<std::string>> device_profiles;
   std::vector<Override> overrides;
 };

@@ -14,7 +14,8 @@ namespace {
 
 /// Keys that concern the whole comparison, not one option's job.
 bool is_plan_key(std::string_view key) {
-  return key == "on" || key == "device-profile" || key == "hypothesis" || key == "prices";
+  return key == "on" || key == "device-profile" || key == "hypothesis" || key == "prices" ||
+         key == "objective" || key == "budget";
 }
 
 std::string value_text(const Node& node) {
@@ -120,7 +121,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
                   [](const Node& child) { return is_plan_key(child.key) || child.key == "model"; });
   }
   if (const Node* model = map.find("model")) layer.job.children.push_back(*model);
-  for (const char* key : {"prices", "hypothesis", "device-profile"}) {
+  for (const char* key : {"prices", "hypothesis", "device-profile", "objective", "budget"}) {
     if (const Node* node = map.find(key)) layer.plan.children.push_back(*node);
   }
   layer.faulty_options = map.find("options") && map.find("options")->kind != Kind::list;
@@ -162,6 +163,12 @@ void read_plan_keys(const Node& keys, PlanSpec& plan, std::optional<Setting<std:
   MapView map(keys, "the plan", faults);
   if (const auto found = map.choice("hypothesis", hypothesis_names())) {
     plan.hypothesis = {static_cast<Hypothesis>(found->value), found->where, ""};
+  }
+  if (const auto found = map.choice("objective", objective_names())) {
+    plan.objective = {static_cast<Objective>(found->value), found->where, ""};
+  }
+  if (const auto found = map.real("budget", {0, 1e9})) {
+    plan.search_budget = {found->value, found->where, ""};
   }
   if (const auto found = map.string("prices")) prices = {found->value, found->where, ""};
   if (const Node* profiles = map.find("device-profile")) {

@@ -1,0 +1,397 @@
+#include "search/joint.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <limits>
+#include <queue>
+#include <utility>
+
+#include "base/format.h"
+#include "search/joint_space.h"
+#include "search/sharing.h"
+
+namespace shardfit::search {
+namespace {
+
+using spec::Objective;
+using spec::Parallel;
+
+constexpr double infinite = std::numeric_limits<double>::infinity();
+constexpr double gib = 1024.0 * 1024 * 1024;
+/// Configurations that do not fit and are run for the shadow price, at most.
+constexpr int most_for_shadow = 12;
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+/// The search of one option.
+class Search {
+ public:
+  Search(JointSpace& space, const SearchControls& controls, std::string name, double begun,
+         double deadline)
+      : space_(space),
+        controls_(controls),
+        name_(std::move(name)),
+        begun_(begun),
+        deadline_(deadline) {
+    for (const Point& point : space_.points()) shared_ = shared_ || space_.shares(point);
+  }
+
+  SearchResult& result() { return result_; }
+  bool stopped() const { return !result_.stopped.empty(); }
+
+  /// The best point that fits, with what is proven of it; null where none does.
+  Point* best(Objective objective, Best& out, std::optional<std::size_t> only_way = {});
+  /// The best points of all objectives, the one asked for first; the point to take for it, null
+  /// where nothing fits.
+  Point* find_all(Objective objective);
+  /// The point that needs least, whether it fits or not.
+  Point* least() {
+    Best ignored;
+    any_verdict_ = true;
+    Point* found = best(Objective::memory, ignored);
+    any_verdict_ = false;
+    return found;
+  }
+  void find_shadow(const Point& chosen, Objective objective);
+  /// What a way does at best for the objective; of another framework's program, with the chosen
+  /// one's recompute and the nearest micro-batch.
+  Point* of_way(std::size_t way, Objective objective, const Point& chosen);
+  void count();
+  void measure(Point& point) { space_.run(point, true); }
+
+ private:
+  bool counts(const Point& point, Objective objective) const {
+    if (!foreign_ && space_.foreign(point)) return false;
+    // Independent runs make no step shorter and hold no more than one card's job.
+    return objective == Objective::throughput || !shared_ || space_.shares(point);
+  }
+  double bound_of(const Point& point, Objective objective) const {
+    if (objective == Objective::memory) return static_cast<double>(point.least);
+    const double seconds = point.found ? step_of(point) : point.least_seconds;
+    if (objective == Objective::step) return seconds;
+    return seconds / static_cast<double>(space_.samples_per_step(point));
+  }
+  static double step_of(const Point& point) { return point.found->step_seconds.value_or(infinite); }
+  double value_of(const Point& point, Objective objective) const {
+    if (objective != Objective::memory) return bound_of(point, objective);
+    return static_cast<double>(point.found->needed);
+  }
+  bool wanted(const Point& point) const {
+    return any_verdict_ || point.found->verdict == Verdict::fits;
+  }
+  bool must_stop() {
+    if (stopped()) return true;
+    if (controls_.stop && *controls_.stop != 0) result_.stopped = "interrupt";
+    if (cpu_seconds() > deadline_) result_.stopped = "budget";
+    return stopped();
+  }
+  void report(double value, double bound);
+
+  JointSpace& space_;
+  const SearchControls& controls_;
+  std::string name_;
+  double begun_, deadline_;
+  bool shared_ = false;  // some way shares the job
+  bool any_verdict_ = false;
+  bool foreign_ = false;  // ways of another framework's program take part
+  SearchResult result_;
+};
+
+void Search::report(double value, double bound) {
+  if (!controls_.progress) return;
+  count();
+  SearchProgress progress{name_, result_.configurations, result_.run, 0, cpu_seconds() - begun_, 1};
+  progress.left = result_.configurations - result_.run - result_.too_large;
+  if (value < infinite && value > 0) progress.gap = std::max(0.0, value - bound) / value;
+  controls_.progress(progress);
+}
+
+Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> only_way) {
+  out.objective = objective;
+  using Key = std::pair<double, std::size_t>;  // lowest bound first, then the simplest
+  std::priority_queue<Key, std::vector<Key>, std::greater<>> open;
+  std::vector<Point>& points = space_.points();
+  const auto takes_part = [&](const Point& point) {
+    return only_way ? point.way == *only_way : counts(point, objective);
+  };
+  for (std::size_t i = 0; i < points.size(); ++i) {
+    if (takes_part(points[i])) open.push({bound_of(points[i], objective), i});
+  }
+  Point* best = nullptr;
+  double value = infinite;
+  const auto take = [&](Point& point) {
+    if (!wanted(point) || value_of(point, objective) >= value) return;
+    best = &point;
+    value = value_of(point, objective);
+  };
+  out.proven = true;
+  while (!open.empty() && open.top().first < value) {
+    const auto [bound, i] = open.top();
+    Point& point = points[i];
+    out.bound = bound;
+    const bool known = point.found && (objective != Objective::memory || point.measured);
+    if (known) {
+      open.pop();
+      take(point);
+      continue;
+    }
+    if (must_stop()) {
+      out.proven = false;
+      break;
+    }
+    open.pop();
+    if (point.least == 0) space_.bound_bytes(point);
+    if (point.too_large && !any_verdict_) continue;
+    const double raised = bound_of(point, objective);
+    if (raised > bound) {
+      open.push({raised, i});
+      continue;
+    }
+    Point* without = objective == Objective::memory ? nullptr : space_.without_recompute(point);
+    if (without && !point.time_bounded) {
+      if (!without->timing) space_.run(*without, false);
+      space_.bound_time(point);
+      open.push({bound_of(point, objective), i});
+      continue;
+    }
+    space_.run(point, objective == Objective::memory);
+    report(value, bound);
+    open.push({bound_of(point, objective), i});
+    if (objective == Objective::memory) take(point);
+  }
+  if (!out.proven) {  // what was run before the search was stopped counts all the same
+    for (Point& point : points) {
+      const bool known = point.found && (objective != Objective::memory || point.measured);
+      if (known && takes_part(point)) take(point);
+    }
+    out.bound = std::min(out.bound, value);
+  } else if (best) {
+    out.bound = value;
+  }
+  if (best) {
+    out.value = value;
+    out.proven = out.proven || out.bound >= value;
+  }
+  return best;
+}
+
+Point* Search::find_all(Objective objective) {
+  result_.objective = objective;
+  std::vector<Objective> order{objective};
+  for (const auto other : {Objective::step, Objective::throughput, Objective::memory}) {
+    const bool known = other == Objective::memory || space_.timed();
+    if (other != objective && known) order.push_back(other);
+  }
+  std::vector<Point*> points;
+  result_.best.clear();
+  for (const Objective one : order) {
+    Best found;
+    Point* point = best(one, found);
+    if (!point && one == objective && !foreign_) {  // none of the own program fits
+      foreign_ = true;
+      found = {};
+      point = best(one, found);
+    }
+    if (point) {
+      measure(*point);
+      found.found = point->found;
+    }
+    points.push_back(point);
+    result_.best.push_back(std::move(found));
+  }
+  Point* chosen = points.front();
+  if (objective != Objective::step || !chosen) return chosen;
+  Point* most = points[1];  // independent runs, where the exchange costs more than it brings
+  const bool apart =
+      most && !space_.shares(*most) &&
+      most->found->samples_per_second >= worth_splitting * chosen->found->samples_per_second;
+  return apart ? most : chosen;
+}
+
+Point* Search::of_way(std::size_t way, Objective objective, const Point& chosen) {
+  Point* nearest = nullptr;
+  const auto distance = [&](const Point& point) {
+    const std::int64_t micro = point.configuration.micro_batch;
+    return std::pair(point.policy != chosen.policy,
+                     std::abs(micro - chosen.configuration.micro_batch));
+  };
+  bool foreign = false;
+  for (Point& point : space_.points()) {
+    if (point.way != way) continue;
+    foreign = space_.foreign(point);
+    if (!nearest || distance(point) < distance(*nearest)) nearest = &point;
+  }
+  Point* found = nullptr;
+  Best ignored;
+  if (!foreign) {
+    found = best(objective, ignored, way);
+    any_verdict_ = true;
+    if (!found) found = best(Objective::memory, ignored, way);  // what lacks least
+    any_verdict_ = false;
+  } else {
+    found = nearest;
+  }
+  if (found) measure(*found);
+  return found;
+}
+
+/// Of the points that are better than the chosen one but do not fit, the one that lacks least: in
+/// the order of their least bytes until those of the next are more than what one was found to need.
+void Search::find_shadow(const Point& chosen, Objective objective) {
+  if (objective == Objective::memory || !chosen.timing) return;
+  std::vector<Point> extra;
+  std::vector<Point*> dearer;
+  for (Point& point : space_.points()) {
+    const bool fits = point.found && point.found->verdict == Verdict::fits;
+    if (&point == &chosen || fits || !counts(point, objective)) continue;
+    if (bound_of(point, objective) >= bound_of(chosen, objective)) continue;
+    if (space_.samples_per_step(point) != space_.samples_per_step(chosen)) continue;
+    space_.bound_bytes(point);
+    dearer.push_back(&point);
+  }
+  std::sort(dearer.begin(), dearer.end(),
+            [](const Point* a, const Point* b) { return a->least < b->least; });
+  if (chosen.blocks > 1) {  // one block less to recompute
+    extra.push_back(chosen);
+    Point& fewer = extra.back();
+    fewer.found.reset();
+    fewer.blocks -= 1;
+    fewer.configuration.recompute.policy = "first-" + std::to_string(fewer.blocks) + "-blocks";
+    dearer.insert(dearer.begin(), &fewer);
+  }
+  int tried = 0;
+  for (Point* point : dearer) {
+    if (must_stop() || tried++ >= most_for_shadow) return;
+    const bool known = result_.shadow.has_value();
+    const std::int64_t least = point->least - space_.budget(*point);
+    if (known && least >= result_.shadow->short_bytes) return;
+    space_.run(*point, true);
+    const Found& next = *point->found;
+    if (next.verdict == Verdict::fits || !next.step_seconds) continue;
+    const double saved = *chosen.found->step_seconds - *next.step_seconds;
+    const std::int64_t lacks = saved > 0 ? space_.lacks(*point) : 0;
+    if (lacks <= 0 || (known && lacks >= result_.shadow->short_bytes)) continue;
+    result_.shadow = ShadowPrice{next, saved, lacks};
+  }
+}
+
+void Search::count() {
+  result_.configurations = result_.run = result_.too_large = 0;
+  for (const Point& point : space_.points()) {
+    if (!foreign_ && space_.foreign(point)) continue;
+    ++result_.configurations;
+    if (point.found) {
+      ++result_.run;
+    } else if (point.too_large) {
+      ++result_.too_large;
+    }
+  }
+  const std::int64_t rest = result_.configurations - result_.run - result_.too_large;
+  (stopped() ? result_.left : result_.not_better) = rest;
+}
+
+std::string size(std::int64_t bytes) { return format_bytes(Bytes(bytes)); }
+
+/// A way that was not taken, by its best point.
+Alternative alternative(const Point& point, const Option& chosen, bool foreign) {
+  const Found& found = *point.found;
+  Alternative out;
+  out.parallel = found.configuration.parallel;
+  out.split = found.configuration.split;
+  out.verdict = found.verdict;
+  out.needed = found.needed;
+  out.headroom = found.headroom;
+  out.timing = point.timing;
+  out.samples_per_second = found.samples_per_second;
+  Configuration own = found.configuration;
+  own.parallel = Parallel::none;
+  out.because = (foreign ? "with Megatron-core's program, " : "at best with ") + own.words() + ": ";
+  if (found.verdict == Verdict::does_not_fit) {
+    out.because += size(-found.headroom) + " short";
+  } else if (point.timing && chosen.timing) {
+    const bool apart =
+        out.parallel == Parallel::independent || chosen.parallel == Parallel::independent;
+    if (apart) {
+      out.because += format_number(out.samples_per_second / chosen.samples_per_second()) +
+                     " times the samples a second, ";
+    }
+    out.because +=
+        format_number(*found.step_seconds / chosen.timing->step_seconds) + " times the step";
+  } else {
+    out.because += size(found.needed) + " needed";
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Configuration::recompute_words() const {
+  constexpr const char* kinds[] = {"none", "full", "selective:", "auto"};
+  return kinds[static_cast<int>(recompute.kind)] + recompute.policy;
+}
+
+std::string Configuration::words() const {
+  return (parallel == Parallel::none ? "" : name_of(parallel, split) + ", ") + "micro-batch " +
+         format_count(micro_batch) + ", accumulation " + format_count(accumulation) +
+         ", recompute " + recompute_words();
+}
+
+double ShadowPrice::seconds_per_gib() const {
+  return saved_seconds / (static_cast<double>(short_bytes) / gib);
+}
+
+bool is_searched(const spec::OptionSpec& option, const spec::PlanSpec& plan) {
+  return option.job.any_micro_batch || plan.objective ||
+         option.job.recompute.value.kind == spec::RecomputeKind::automatic;
+}
+
+JointSearch::JointSearch(const spec::PlanSpec& plan, const SearchControls& controls,
+                         std::size_t options)
+    : plan_(plan), controls_(controls), options_left_(options), started_(cpu_seconds()) {}
+
+Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
+  double deadline = infinite;
+  if (controls_.budget_seconds) {  // what is left, in equal parts
+    const double now = cpu_seconds();
+    const double left = std::max(0.0, started_ + *controls_.budget_seconds - now);
+    deadline = now + left / static_cast<double>(std::max<std::size_t>(1, options_left_));
+  }
+  if (options_left_ > 0) --options_left_;
+  const std::size_t count = ways.size();
+  JointSpace space(spec, std::move(ways));
+  Objective objective = plan_.objective ? plan_.objective->value : Objective::step;
+  if (!space.timed()) objective = Objective::memory;
+  Search search(space, controls_, spec.name, started_, deadline);
+  std::optional<Option> option;
+  Point* chosen = nullptr;
+  while (true) {  // until all passes and ranks agree with what was found of fewer
+    chosen = search.find_all(objective);
+    const bool fits = chosen != nullptr;
+    if (!chosen) chosen = search.least();
+    if (!chosen) chosen = &space.frugal();  // stopped before anything was run
+    option = space.finish(*chosen);
+    if (!fits || option->verdict == Verdict::fits) break;
+    chosen->found->verdict = option->verdict;
+  }
+  if (option->verdict == Verdict::fits) search.find_shadow(*chosen, objective);
+  for (std::size_t way = 0; way < count && !search.stopped(); ++way) {
+    if (way == chosen->way) continue;
+    const Point* other = search.of_way(way, objective, *chosen);
+    if (!other) continue;
+    option->others.push_back(alternative(*other, *option, space.foreign(*other)));
+  }
+  search.count();
+  option->search = std::make_shared<const SearchResult>(std::move(search.result()));
+  if (!space.timed()) {
+    option->warnings.push_back("no step time, so the smallest memory was searched: " +
+                               space.missing());
+  }
+  return *std::move(option);
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,417 @@
+#include "search/joint_space.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "run/memory_clock.h"
+#include "search/sharing.h"
+
+namespace shardfit::search {
+namespace {
+
+using program::TrainingJob;
+using spec::Parallel;
+using spec::RecomputeKind;
+
+/// Passes of a step that are lowered; later ones are like the last.
+constexpr std::int64_t short_passes = 3;
+/// Micro-batches tried where no global batch bounds them.
+constexpr std::int64_t most_micro_batch = 4096;
+
+std::vector<std::int64_t> divisors_of(std::int64_t n) {
+  std::vector<std::int64_t> divisors;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    divisors.push_back(d);
+    if (d != n / d) divisors.push_back(n / d);
+  }
+  std::sort(divisors.begin(), divisors.end());
+  return divisors;
+}
+
+struct Batches {
+  std::int64_t micro, passes;
+};
+
+/// Micro-batches of a way with their passes: one, or all that keep the samples of a step.
+std::vector<Batches> batches_of(const spec::OptionSpec& spec, const Way& way) {
+  const spec::Batch& batch = way.job.batch;
+  if (!spec.job.any_micro_batch) return {{batch.micro, batch.accumulation}};
+  std::vector<Batches> out;
+  if (!spec.job.global_batch) {  // each makes a batch of its own
+    for (std::int64_t n = 1; n <= most_micro_batch; n *= 2) {
+      out.push_back({n, batch.accumulation});
+      if (n > 1) out.push_back({n + n / 2, batch.accumulation});
+    }
+    return out;
+  }
+  const std::int64_t samples = batch.micro * batch.accumulation;
+  for (const std::int64_t micro : divisors_of(samples)) {
+    const std::int64_t passes = samples / micro;
+    const bool asked = !spec.job.accumulation || spec.job.accumulation->value == passes;
+    if (passes <= program::most_passes && asked) out.push_back({micro, passes});
+  }
+  return out;
+}
+
+std::vector<Policy> policies_of(const spec::OptionSpec& spec, const Way& way) {
+  const spec::Recompute& asked = spec.job.recompute.value;
+  if (asked.kind != RecomputeKind::automatic) return {{asked, way.job.job.recompute, false}};
+  std::vector<Policy> out{{{}, program::Recompute::none, false}};
+  if (way.job.profile.selective) {
+    for (const SelectivePolicy& policy : selective_policies()) {
+      out.push_back({{RecomputeKind::selective, policy.name}, policy.kind, false});
+    }
+    out.push_back({{RecomputeKind::selective, ""}, program::Recompute::first_blocks, true});
+  }
+  out.push_back({{RecomputeKind::full, ""}, program::Recompute::full, false});
+  return out;
+}
+
+bool is_product(const Compute& compute) { return compute.m > 0 && compute.n > 0 && compute.k > 0; }
+
+/// What the last step computes.
+template <class See>
+void see_computes(const Program& program, See see) {
+  std::size_t from = 0;
+  for (std::size_t i = 0; i < program.instructions.size(); ++i) {
+    if (program.instructions[i].action == Action::reset_peaks) from = i;  // a step begins
+  }
+  for (std::size_t i = from; i < program.instructions.size(); ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.action == Action::compute) see(program.computes[instruction.id]);
+  }
+}
+
+}  // namespace
+
+JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways)
+    : spec_(spec), ways_(std::move(ways)) {
+  const run::Machine machine = run::machine_of(spec.cluster);
+  missing_ = machine.missing;
+  peak_rate_ = std::max(machine.device.bf16, machine.device.fp16);
+  contention_ = machine.contention;
+  if (timed()) times_.emplace(machine.speed, machine.device, machine.capability_major);
+  policies_ = policies_of(spec, ways_.front());
+  const auto blocks = std::find_if(policies_.begin(), policies_.end(),
+                                   [](const Policy& policy) { return policy.some_blocks; });
+  if (blocks != policies_.end()) {
+    units_ = ways_.front().lowering->recompute_units(ways_.front().job.job.head);
+    if (units_ < 2) policies_.erase(blocks);
+  }
+  accuracy_ = accuracy_of(ways_.front().job.profile.framework,
+                          spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
+  for (const Way& way : ways_) cards_.push_back(card_for(spec, way.parallel));
+  add_points();
+  if (points_.size() > 1) bound_times();
+}
+
+void JointSpace::add_points() {
+  for (std::size_t w = 0; w < ways_.size(); ++w) {
+    const Way& way = ways_[w];
+    const spec::Split split = split_of(way.job.job, way.parallel, spec_.cluster.count);
+    for (std::size_t p = 0; p < policies_.size(); ++p) {
+      const bool selective = policies_[p].words.kind == RecomputeKind::selective;
+      if (selective && !way.job.profile.selective) continue;
+      for (const Batches& batch : batches_of(spec_, way)) {
+        Point point;
+        point.configuration = {way.parallel, split, batch.micro, batch.passes, policies_[p].words};
+        point.way = w;
+        point.policy = p;
+        // A schedule may ask for micro-batches in whole rounds.
+        if (!way.lowering->check(job_of(point, 1).job).empty()) continue;
+        points_.push_back(std::move(point));
+      }
+    }
+  }
+}
+
+Point& JointSpace::frugal() {
+  Point* least = &points_.front();
+  for (Point& point : points_) {
+    if (point.way == least->way && point.policy > least->policy) least = &point;
+  }
+  return *least;
+}
+
+bool JointSpace::foreign(const Point& point) const {
+  return way(point).job.profile.framework !=
+         spec::framework_names()[static_cast<std::size_t>(spec_.job.framework.value)];
+}
+
+/// Whether ranks run programs of the same sizes, but for how parameters divide: then the first one,
+/// which holds most, stands for all while configurations are compared.
+bool JointSpace::alike(const Point& point) const { return !way(point).job.job.megatron; }
+
+/// Ranks that see other samples.
+std::int64_t JointSpace::data_ranks(const Point& point) const {
+  return point.configuration.split.data;
+}
+
+std::int64_t JointSpace::samples_per_step(const Point& point) const {
+  const Configuration& c = point.configuration;
+  const bool apart = c.parallel == Parallel::independent;
+  return c.micro_batch * c.accumulation * (apart ? spec_.cluster.count : data_ranks(point));
+}
+
+std::int64_t JointSpace::budget(const Point& point) const {
+  return cards_[point.way].usable - cards_[point.way].outside();
+}
+
+double JointSpace::flops(std::size_t policy, std::int64_t blocks) const {
+  if (!policies_[policy].some_blocks) return flops_[policy];
+  const double part = static_cast<double>(blocks) / static_cast<double>(units_);
+  return flops_.front() + part * (flops_.back() - flops_.front());
+}
+
+/// Products at the highest rate of all dtypes take so long, whatever their shape.
+void JointSpace::bound_times() {
+  if (!timed()) return;
+  const std::int64_t micro = points_.front().configuration.micro_batch;
+  flops_.resize(policies_.size());
+  for (std::size_t p = 0; p < policies_.size(); ++p) {
+    if (!policies_[p].some_blocks) flops_[p] = probe(0, p, micro).flops;
+  }
+  for (Point& point : points_) {
+    if (!alike(point)) continue;  // other ranks may do more than the first
+    const Configuration& c = point.configuration;
+    const auto samples = static_cast<double>(c.micro_batch * c.accumulation);
+    point.least_seconds = flops(point.policy, 1) * samples / peak_rate_;
+  }
+}
+
+/// The clock without contention is a system of sums and maxima, so more operators make no step
+/// shorter; contention lengthens one by its share of the exchange's time at most.
+void JointSpace::bound_time(Point& point) {
+  point.time_bounded = true;
+  const Point* without = without_recompute(point);
+  if (!without || !without->timing) return;
+  const Timing& timing = *without->timing;
+  const Configuration& c = point.configuration;
+  const double slack = contention_ * timing.exchange_seconds;
+  double more = 0;
+  if (policies_[point.policy].some_blocks) {
+    const auto samples = static_cast<double>(c.micro_batch * c.accumulation);
+    more = (flops(point.policy, 1) - flops_.front()) * samples / peak_rate_;
+  } else if (alike(point)) {
+    more = static_cast<double>(c.accumulation) *
+           (probe(point.way, point.policy, c.micro_batch).seconds -
+            probe(point.way, 0, c.micro_batch).seconds);
+  }
+  const double busy = *std::max_element(timing.busy_seconds.begin(), timing.busy_seconds.end());
+  point.least_seconds = std::max(point.least_seconds,
+                                 std::max(timing.step_seconds, busy + std::max(0.0, more)) - slack);
+}
+
+RankJob JointSpace::job_of(const Point& point, std::int64_t blocks) const {
+  const Configuration& c = point.configuration;
+  RankJob job = ways_[point.way].job;
+  job.batch.micro = job.job.micro_batch = c.micro_batch;
+  job.batch.accumulation = job.job.accumulation = c.accumulation;
+  job.batch.global = c.micro_batch * c.accumulation * data_ranks(point);
+  job.job.recompute = policies_[point.policy].kind;
+  if (policies_[point.policy].some_blocks) job.job.recompute_blocks = blocks;
+  return job;
+}
+
+const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
+                                           std::int64_t micro) {
+  const auto [at, fresh] = probes_.try_emplace({way, policy, micro});
+  Probe& probe = at->second;
+  if (!fresh) return probe;
+  Point point;
+  point.configuration = {ways_[way].parallel, {}, micro, 1, {}};
+  point.way = way;
+  point.policy = policy;
+  RankJob job = job_of(point, units_ - 1);
+  if (job.job.megatron) job.batch.accumulation = job.job.accumulation = job.job.megatron->pipeline;
+  const RankGroup first = rank_groups(job.job, ways_[way].parallel, spec_.cluster.count).front();
+  TrainingJob own = job_of_rank(job.job, ways_[way].parallel, spec_.cluster.count, first.rank);
+  own.steps = 2;  // the second has the optimizer's states throughout
+  own.record_computes = true;
+  const Program program = ways_[way].lowering->lower(own);
+  for (const run::RequestedPeak& peak : run::requested_peaks(program)) {
+    probe.requested = std::max(probe.requested, peak.bytes);
+  }
+  see_computes(program, [&](const Compute& compute) {
+    if (is_product(compute)) probe.flops += compute.flops / static_cast<double>(micro);
+    if (times_) probe.seconds += times_->seconds(compute);
+  });
+  return probe;
+}
+
+void JointSpace::bound_bytes(Point& point) {
+  std::int64_t first = 0, second = 0;  // the two smallest micro-batches of the way
+  for (const Point& other : points_) {
+    if (other.way != point.way || other.policy != point.policy) continue;
+    const std::int64_t micro = other.configuration.micro_batch;
+    if (first == 0) {
+      first = micro;
+    } else if (second == 0) {
+      second = micro;
+    }
+  }
+  const std::int64_t micro = point.configuration.micro_batch;
+  std::int64_t least = probe(point.way, point.policy, first).requested;
+  if (micro > first && second > 0) {
+    const std::int64_t more = probe(point.way, point.policy, second).requested;
+    const std::int64_t each = std::max<std::int64_t>(0, more - least) / (second - first);
+    least = std::max(least, more + (micro - second) * each);
+  }
+  point.least = std::max(point.least, least);
+  point.too_large = !point.found && point.least > budget(point);
+}
+
+Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
+                         std::optional<Find> find, bool timed) const {
+  const Parallel parallel = ways_[point.way].parallel;
+  Option option;
+  option.spec = &spec_;
+  option.parallel = parallel;
+  option.job = std::move(job);
+  TrainingJob shared = option.job.job;
+  shared.accumulation = passes;
+  shared.record_computes = timed;
+  for (const RankGroup& group : rank_groups(shared, parallel, spec_.cluster.count)) {
+    Gpu gpu;
+    gpu.card = cards_[point.way];
+    gpu.rank = group.rank;
+    gpu.program = std::make_shared<const Program>(
+        way(point).lowering->lower(job_of_rank(shared, parallel, spec_.cluster.count, group.rank)));
+    if (find) {
+      gpu.judgement = judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find);
+    }
+    std::vector<int> ranks = group.ranks;
+    if (alike(point)) {
+      ranks.resize(static_cast<std::size_t>(spec_.cluster.count));
+      std::iota(ranks.begin(), ranks.end(), 0);
+    }
+    for (const int rank : ranks) {
+      gpu.index = gpu.rank = rank;
+      if (parallel == Parallel::independent) gpu.rank = 0;
+      option.gpus.push_back(gpu);
+    }
+    if (alike(point)) break;
+  }
+  const auto worse = [](const Gpu& a, const Gpu& b) {
+    return a.judgement.verdict < b.judgement.verdict;
+  };
+  const auto worst = std::max_element(option.gpus.begin(), option.gpus.end(), worse);
+  option.tightest = static_cast<std::size_t>(worst - option.gpus.begin());
+  option.verdict = worst->judgement.verdict;
+  std::string missing;
+  if (timed) option.timing = time_of(option, missing);
+  return option;
+}
+
+void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool with_time) {
+  const std::int64_t passes = point.configuration.accumulation;
+  const std::int64_t some = alike(point) ? std::min(passes, short_passes) : passes;
+  const Find find = needed ? Find::all : Find::verdict;
+  const Option option = lower(point, job_of(point, blocks), some, find, with_time && timed());
+  Found found;
+  found.configuration = point.configuration;
+  found.verdict = option.verdict;
+  const Judgement& judgement = option.worst_gpu().judgement;
+  if (needed) {
+    found.needed = judgement.needed;
+    found.headroom = judgement.headroom();
+  }
+  point.measured = needed;
+  point.timing = option.timing;
+  if (point.timing && some < passes) {
+    Option shorter = lower(point, job_of(point, blocks), some - 1, {}, true);
+    const auto rest = static_cast<double>(passes - some);
+    const auto extend = [rest](double& all, double less) { all += rest * (all - less); };
+    extend(point.timing->step_seconds, shorter.timing->step_seconds);
+    for (std::size_t i = 0; i < point.timing->busy_seconds.size(); ++i) {
+      extend(point.timing->busy_seconds[i], shorter.timing->busy_seconds[i]);
+    }
+  }
+  if (point.timing) {
+    found.step_seconds = point.timing->step_seconds;
+    found.samples_per_second =
+        static_cast<double>(samples_per_step(point)) / point.timing->step_seconds;
+  }
+  point.found = std::move(found);
+}
+
+/// The fewest blocks that make it fit: more of them keep less. The middle of what is possible is
+/// first guessed from the bytes without and with all of them.
+void JointSpace::run_blocks(Point& point, bool needed) {
+  const std::int64_t micro = point.configuration.micro_batch;
+  const auto without = static_cast<double>(probe(point.way, 0, micro).requested);
+  const auto with = static_cast<double>(probe(point.way, policies_.size() - 1, micro).requested);
+  const double over = without - static_cast<double>(budget(point));
+  double part = without > with ? over / (without - with) : 0.5;
+  std::int64_t good = units_, bad = 0;  // neither was run: their own configurations are
+  const auto count = static_cast<double>(units_);
+  std::int64_t guess = static_cast<std::int64_t>(std::ceil(std::clamp(part, 0.0, 1.0) * count));
+  while (good - bad > 1) {
+    guess = std::clamp(guess, bad + 1, good - 1);
+    run_as(point, guess, false, false);
+    const bool fits = point.found->verdict == Verdict::fits;
+    (fits ? good : bad) = guess;
+    // Beside the first guess lies the answer mostly; then halves.
+    guess = good - bad > 4 && part >= 0 ? (fits ? guess - 1 : guess + 1) : bad + (good - bad) / 2;
+    part = -1;
+  }
+  point.blocks = std::min(good, units_ - 1);
+  point.configuration.recompute.policy = "first-" + std::to_string(point.blocks) + "-blocks";
+  run_as(point, point.blocks, needed, true);
+}
+
+void JointSpace::run(Point& point, bool needed) {
+  if (point.found && (point.measured || !needed)) return;
+  if (policies_[point.policy].some_blocks && point.blocks == 0) {
+    run_blocks(point, needed);
+  } else {
+    run_as(point, point.blocks, needed, true);
+  }
+}
+
+std::int64_t JointSpace::lacks(const Point& point) const {
+  const std::int64_t all = point.configuration.accumulation;
+  const std::int64_t passes = alike(point) ? std::min(all, short_passes) : all;
+  const Option option = lower(point, job_of(point, point.blocks), passes, Find::verdict, false);
+  std::int64_t most = std::numeric_limits<std::int64_t>::min();
+  for (const Gpu& gpu : option.gpus) {
+    run::RunLimits limits;
+    limits.settings = option.job.allocator;
+    const Judgement& judged = gpu.judgement;
+    const std::int64_t capacity = run::least_capacity(*gpu.program, limits, true, judged.unlimited);
+    const std::int64_t interval = judged.high - judged.unlimited.allocated_peak;
+    most = std::max(most, capacity + gpu.card.most_outside() + interval - gpu.card.usable);
+    if (alike(point)) break;
+  }
+  return most;
+}
+
+Point* JointSpace::without_recompute(const Point& point) {
+  if (!timed() || policies_.front().kind != program::Recompute::none || point.policy == 0)
+    return {};
+  for (Point& other : points_) {
+    const bool same = other.way == point.way && other.policy == 0 &&
+                      other.configuration.micro_batch == point.configuration.micro_batch &&
+                      other.configuration.accumulation == point.configuration.accumulation;
+    if (same) return &other;
+  }
+  return nullptr;
+}
+
+Option JointSpace::finish(const Point& point) const {
+  const auto own = std::make_shared<spec::OptionSpec>(spec_);
+  const Configuration& c = point.configuration;
+  const std::string because = "searched";
+  own->job.parallel = {c.parallel, spec_.job.parallel.where, ""};
+  own->job.micro_batch = spec::Setting<std::int64_t>{c.micro_batch, {}, because};
+  own->job.recompute = {c.recompute, spec_.job.recompute.where, ""};
+  Option option = make_option(*own, c.parallel, job_of(point, point.blocks), *way(point).lowering);
+  option.lowering = way(point).lowering;
+  option.own_spec = own;
+  return option;
+}
+
+}  // namespace shardfit::search

@@ -1,0 +1,105 @@
+#pragma once
+// The configurations of one option, and what is known of each: bounds of its bytes and its time,
+// then what a run of its program says.
+
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "run/operator_time.h"
+#include "search/joint.h"
+
+namespace shardfit::search {
+
+/// A kind of recompute that is tried.
+struct Policy {
+  spec::Recompute words;
+  program::Recompute kind = program::Recompute::none;
+  bool some_blocks = false;  // the first N blocks: the fewest that fit are found when it is run
+};
+
+/// One configuration.
+struct Point {
+  Configuration configuration;
+  std::size_t way = 0, policy = 0;
+  std::int64_t blocks = 0;   // of some_blocks, once run
+  std::int64_t least = 0;    // its GPU needs at least so many bytes
+  double least_seconds = 0;  // and its step takes at least so long
+  std::optional<Found> found;
+  bool time_bounded = false;
+  bool measured = false;  // `found` has the bytes it needs
+  std::optional<Timing> timing;
+  bool too_large = false;  // `least` is more than the budget
+};
+
+class JointSpace {
+ public:
+  JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways);
+
+  std::vector<Point>& points() { return points_; }
+  const Way& way(const Point& point) const { return ways_[point.way]; }
+  bool shares(const Point& point) const {
+    return way(point).parallel != spec::Parallel::independent;
+  }
+  /// The one that likely needs least: the first way, the most recompute, the smallest micro-batch.
+  Point& frugal();
+  /// The way is a program of another framework than the job's.
+  bool foreign(const Point& point) const;
+  std::int64_t samples_per_step(const Point& point) const;
+  std::int64_t budget(const Point& point) const;
+  /// Whether the device's speed is known; else `missing` says what is not.
+  bool timed() const { return missing_.empty(); }
+  const std::string& missing() const { return missing_; }
+
+  /// Raises `least` by lowering single passes of the two smallest micro-batches: live bytes are the
+  /// highest of many sums that each grow evenly with the micro-batch, so they grow ever faster.
+  void bound_bytes(Point& point);
+  /// Raises `least_seconds` from the configuration that recomputes nothing, which must have been
+  /// run: this one does all of that and its recomputation, whose operators are lowered and summed.
+  void bound_time(Point& point);
+  /// Lowers the job (three passes at most), judges and times it; where `needed` asks for it, with
+  /// the bytes it needs.
+  void run(Point& point, bool needed);
+  /// How many bytes more its GPU must have for it to fit, interval and retries included; less than
+  /// 0 where it has more than that.
+  std::int64_t lacks(const Point& point) const;
+  /// The configuration that differs in recomputing nothing; null where it is the same or not there.
+  Point* without_recompute(const Point& point);
+  /// The option with all its passes and ranks.
+  Option finish(const Point& point) const;
+
+ private:
+  struct Probe {
+    std::int64_t requested = 0;  // highest sum of live bytes
+    double flops = 0;            // of a sample's products
+    double seconds = 0;          // of all operators of a step with one pass
+  };
+  const Probe& probe(std::size_t way, std::size_t policy, std::int64_t micro);
+  RankJob job_of(const Point& point, std::int64_t blocks) const;
+  void run_blocks(Point& point, bool needed);
+  void run_as(Point& point, std::int64_t blocks, bool needed, bool timed);
+  Option lower(const Point& point, RankJob job, std::int64_t passes, std::optional<Find> find,
+               bool timed) const;
+  void add_points();
+  std::int64_t data_ranks(const Point& point) const;
+  bool alike(const Point& point) const;
+  void bound_times();
+  double flops(std::size_t policy, std::int64_t blocks) const;
+
+  const spec::OptionSpec& spec_;
+  std::vector<Way> ways_;
+  std::vector<Policy> policies_;
+  std::vector<Point> points_;
+  std::map<std::tuple<std::size_t, std::size_t, std::int64_t>, Probe> probes_;
+  std::int64_t units_ = 0;  // blocks that can be recomputed
+  std::string missing_;
+  double peak_rate_ = 0;  // flops a second of products, the highest of the dtypes
+  double contention_ = 0;
+  std::optional<run::OperatorTimes> times_;
+  std::vector<double> flops_;  // of a sample, by policy
+  Accuracy accuracy_;
+  std::vector<Card> cards_;  // by way
+};
+
+}  // namespace shardfit::search

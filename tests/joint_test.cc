@@ -1,0 +1,250 @@
+// The search over ways to share, micro-batches and recompute: against every configuration planned
+// one by one, with its bounds, its price of memory, and what stops it.
+
+#include <doctest/doctest.h>
+#include <rapidjson/document.h>
+
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cli/cli.h"
+#include "search/joint.h"
+#include "spec/data_directory.h"
+#include "support.h"
+#include "text_test.h"
+
+using namespace shardfit;
+using rapidjson::Value;
+using test::run_command;
+
+namespace {
+
+const std::string root = SHARDFIT_SOURCE_DIR;
+const std::string tiny = " --model " + root + "/tests/data/models/tiny-llama.json --sequence 512";
+
+/// A card of so many MiB.
+test::TemporaryFile card(std::int64_t mebibytes) {
+  return test::TemporaryFile(
+      "name: card\ngpu: card\nsource: made up\nconfidence: assumed\ncompute_capability: '9.0'\n"
+      "multiprocessors: {value: 132}\n"
+      "memory: {usable: {value: " +
+      std::to_string(mebibytes) +
+      " MiB}, bandwidth: {value: 2000 GB/s}}\n"
+      "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
+      "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
+}
+
+rapidjson::Document json_of(const std::string& command) {
+  const auto done = run_command("shardfit plan" + tiny + " " + command + " --json");
+  rapidjson::Document plan;
+  plan.Parse(done.out.c_str());
+  REQUIRE_MESSAGE(!plan.HasParseError(), done.err);
+  return plan;
+}
+
+/// The job's keys as a plan; `card` is a device profile.
+spec::PlanSpec plan_of(const std::string& card, const std::string& keys) {
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
+  Diagnostics faults;
+  const spec::Node node =
+      test::parse_node("{model: " + root + "/tests/data/models/tiny-llama.json, sequence: 512, " +
+                       "precision: bf16, device-profile: " + card + ", " + keys + "}");
+  spec::PlanSpec plan = spec::read_plan({}, node, devices, faults);
+  faults.throw_if_any();
+  return plan;
+}
+
+search::Plan planned(const spec::PlanSpec& spec, const search::SearchControls* controls = nullptr) {
+  search::PlanSettings settings;
+  settings.effects = settings.changes = false;
+  settings.search = controls;
+  return search::make_plan(spec, settings);
+}
+
+struct Each {
+  double step = std::numeric_limits<double>::infinity();
+  double sample = step;
+  double needed = step;
+};
+
+/// The best that fits of all configurations, each planned on its own.
+Each one_by_one(const std::string& card, const std::string& framework, bool pair, int samples) {
+  Each best;
+  const std::string batch = ", global-batch: " + std::to_string(samples);
+  const bool selective = framework == "plain-pytorch";
+  using spec::Parallel;
+  using spec::RecomputeKind;
+  std::vector<spec::Recompute> kinds{{RecomputeKind::none, ""}, {RecomputeKind::full, ""}};
+  if (selective) {
+    for (const char* policy :
+         {"save-attention", "save-attention-matmul", "save-attention-matmul-half",
+          "every-second-block", "first-1-blocks", "first-2-blocks"}) {
+      kinds.push_back({RecomputeKind::selective, policy});
+    }
+  }
+  std::vector<Parallel> ways{Parallel::none};
+  if (pair) ways = {Parallel::ddp, Parallel::fsdp2, Parallel::independent};
+  if (pair && selective) ways.push_back(Parallel::zero1);
+  spec::PlanSpec all =
+      plan_of(card, "framework: " + framework + batch + ", on: [" + (pair ? "2x" : "") + "card]");
+  const spec::OptionSpec one = all.options.front();
+  all.options.clear();
+  for (const Parallel way : ways) {
+    for (const spec::Recompute& kind : kinds) {
+      const int most = pair && way != Parallel::independent ? samples / 2 : samples;
+      for (int micro = 1; micro <= most; micro *= 2) {
+        spec::OptionSpec option = one;
+        option.job.parallel.value = way;
+        option.job.recompute.value = kind;
+        option.job.micro_batch = spec::Setting<std::int64_t>{micro, {}, ""};
+        all.options.push_back(std::move(option));
+      }
+    }
+  }
+  for (const search::Option& option : planned(all).options) {
+    if (option.verdict != search::Verdict::fits) continue;
+    best.sample = std::min(best.sample, 1 / option.samples_per_second());
+    if (option.parallel == Parallel::independent) continue;
+    best.step = std::min(best.step, option.timing->step_seconds);
+    best.needed = std::min(best.needed, static_cast<double>(option.worst_gpu().judgement.needed));
+  }
+  return best;
+}
+
+const search::Best& best_of(const search::Plan& plan, spec::Objective objective) {
+  for (const search::Best& best : plan.options.front().search->best) {
+    if (best.objective == objective) return best;
+  }
+  FAIL("no such objective");
+  return plan.options.front().search->best.front();
+}
+
+}  // namespace
+
+TEST_CASE("the search finds the best of all configurations planned one by one") {
+  struct Case {
+    std::string framework;
+    bool pair;
+    std::int64_t mebibytes;
+    int samples;
+  };
+  // From where hardly anything fits to where all of it does.
+  for (const Case& c : {Case{"plain-pytorch", false, 900, 8},
+                        {"plain-pytorch", false, 1000, 8},
+                        {"hf-trainer", false, 1000, 16},
+                        {"plain-pytorch", true, 1960, 4},
+                        {"hf-trainer", true, 2000, 8}}) {
+    CAPTURE(c.framework);
+    CAPTURE(c.mebibytes);
+    const auto file = card(c.mebibytes);
+    const Each each = one_by_one(file.path, c.framework, c.pair, c.samples);
+    const search::Plan plan = planned(plan_of(
+        file.path, "framework: " + c.framework +
+                       ", recompute: auto, micro-batch: auto, global-batch: " +
+                       std::to_string(c.samples) + ", on: [" + (c.pair ? "2x" : "") + "card]"));
+    const search::SearchResult& result = *plan.options.front().search;
+    REQUIRE(each.step < std::numeric_limits<double>::infinity());
+    CHECK(best_of(plan, spec::Objective::memory).value == each.needed);
+    // Passes after the third are taken to be as long as the third.
+    CHECK(best_of(plan, spec::Objective::step).value == doctest::Approx(each.step).epsilon(1e-3));
+    CHECK(best_of(plan, spec::Objective::throughput).value ==
+          doctest::Approx(each.sample).epsilon(1e-3));
+    for (const search::Best& best : result.best) {
+      CHECK(best.proven);
+      CHECK(best.bound == best.value);
+    }
+    CHECK(result.run + result.too_large + result.not_better == result.configurations);
+    CHECK(plan.options.front().verdict == search::Verdict::fits);
+  }
+}
+
+TEST_CASE("with the bytes that the price of memory names, the next configuration fits") {
+  const std::int64_t mebibytes = 900;
+  const std::string job = "framework: plain-pytorch, global-batch: 8, on: [card], ";
+  const auto file = card(mebibytes);
+  const search::Plan plan = planned(plan_of(file.path, job + "micro-batch: auto, recompute: auto"));
+  const auto& price = plan.options.front().search->shadow;
+  REQUIRE(price);
+  const search::Found& next = price->next;
+  CHECK(price->saved_seconds ==
+        doctest::Approx(best_of(plan, spec::Objective::step).value - *next.step_seconds));
+  const std::int64_t more = price->short_bytes / (1 << 20);
+  const auto verdict = [&](std::int64_t size) {
+    const auto larger = card(size);
+    return planned(plan_of(larger.path,
+                           job + "micro-batch: " + std::to_string(next.configuration.micro_batch) +
+                               ", recompute: '" + next.configuration.recompute_words() + "'"))
+        .options.front()
+        .verdict;
+  };
+  CHECK(verdict(mebibytes + more + 1) == search::Verdict::fits);
+  CHECK(verdict(mebibytes + more - 2) != search::Verdict::fits);
+}
+
+TEST_CASE("a search that is stopped gives the best so far and says how far it is from a proof") {
+  const auto file = card(900);
+  const std::string keys =
+      "framework: plain-pytorch, global-batch: 8, micro-batch: auto, recompute: auto, on: [card]";
+  const search::Plan none = planned(plan_of(file.path, keys + ", budget: 0"));
+  const search::SearchResult& nothing = *none.options.front().search;
+  CHECK(nothing.stopped == "budget");
+  CHECK(nothing.left == nothing.configurations);
+  CHECK(!nothing.best.front().proven);
+  CHECK(!none.options.front().reason.empty());  // an answer all the same
+  // Interrupted when so many configurations have been run.
+  const spec::PlanSpec spec = plan_of(file.path, keys);
+  for (const int most : {1, 4, 8}) {
+    CAPTURE(most);
+    volatile std::sig_atomic_t stop = 0;
+    search::SearchControls controls;
+    controls.stop = &stop;
+    controls.progress = [&](const search::SearchProgress& now) {
+      CHECK(now.gap >= 0);
+      if (now.run >= most) stop = 1;
+    };
+    const search::Plan stopped = planned(spec, &controls);
+    const search::SearchResult& result = *stopped.options.front().search;
+    CHECK(result.stopped == "interrupt");
+    CHECK(result.left > 0);
+    CHECK(result.run + result.too_large + result.left == result.configurations);
+    const search::Best& best = result.best.front();
+    CHECK(best.proven == (best.found && best.bound == best.value));
+    CHECK(best.gap() >= 0);
+  }
+}
+
+TEST_CASE("where nothing fits the search says so with a proof and shows what is short of least") {
+  const auto file = card(800);
+  const auto done = run_command(
+      "shardfit plan" + tiny +
+      " --precision bf16 --micro-batch auto --global-batch 16 --recompute auto --on card "
+      "--device-profile " +
+      file.path);
+  CHECK(done.code == cli::does_not_fit);
+  CHECK(done.out.find("nothing fits, proven") != std::string::npos);
+  CHECK(done.out.find("micro-batch 1, accumulation 16") != std::string::npos);
+}
+
+TEST_CASE("the first N blocks recomputed lie between none and all of them") {
+  const auto needed = [](const std::string& recompute) {
+    const auto plan = json_of(
+        "--precision bf16 --framework plain-pytorch --micro-batch 8 --on h200 --recompute " +
+        recompute);
+    const Value& option = plan["options"][0];
+    return std::pair(option["gpus"][0]["requested_bytes"].GetInt64(),
+                     option["step_seconds"].GetDouble());
+  };
+  const auto none = needed("none"), full = needed("full");
+  auto before = none;
+  for (const char* recompute : {"selective:first-1-blocks", "selective:first-2-blocks"}) {
+    const auto now = needed(recompute);
+    CHECK(now.first <= before.first);
+    CHECK(now.second > before.second);
+    before = now;
+  }
+  CHECK(full.first <= before.first);
+  CHECK(needed("selective:first-3-blocks") == full);  // the model has three
+}
