@@ -69,6 +69,10 @@ void write_table(const Option& option, const BatchTable& table, std::ostream& ou
         << "\n";
   }
   if (table.longer) stop(at + " x " + format_count(table.longer->sequence), *table.longer);
+  if (!table.edge) return;
+  out << "\n  one step from the cliff, at " << format_count(table.edge->micro_batch) << " x "
+      << format_count(table.edge->sequence) << "\n";
+  for (const search::CliffStep& step : table.cliff) stop(step.words, step.cell);
 }
 
 void write_cell(Json& json, const BatchCell& cell) {
@@ -121,6 +125,21 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
   } else {
     json.Null();
   }
+  json.Key("cliff");
+  json.StartArray();
+  for (const search::CliffStep& step : table.cliff) {
+    json.StartObject();
+    json.Key("change");
+    json.String(step.words.c_str());
+    json.Key("from_micro_batch");
+    json.Int64(table.edge->micro_batch);
+    json.Key("from_sequence");
+    json.Int64(table.edge->sequence);
+    json.Key("job");
+    write_cell(json, step.cell);
+    json.EndObject();
+  }
+  json.EndArray();
   json.EndObject();
 }
 

@@ -377,6 +377,11 @@ void write_option(JsonWriter& json, const Option& option) {
         json.text("verdict", verdict_text(change.verdict));
         json.number("needed_bytes", change.needed);
         json.number("headroom_bytes", change.headroom);
+        if (change.step_seconds) {
+          json.real("step_seconds", *change.step_seconds);
+        } else {
+          json.none("step_seconds");
+        }
       });
     });
     json.key("imbalances");

@@ -188,7 +188,10 @@ class TableWriter {
     out_ << "  changes, cheapest first, each simulated anew:\n";
     for (const search::Change& change : option.changes) {
       const std::string room =
-          change.headroom < 0 ? size(-change.headroom) + " short" : size(change.headroom) + " free";
+          (change.headroom < 0 ? size(-change.headroom) + " short"
+                               : size(change.headroom) + " free") +
+          (change.step_seconds ? ", a step takes " + format_seconds(Seconds{*change.step_seconds})
+                               : std::string());
       out_ << "    "
            << wrapped(change.words + ": " + verdict_text(change.verdict) + ", needs " +
                           size(change.needed) + ", " + room,

@@ -1,6 +1,7 @@
 #include "search/batch.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "base/format.h"
 #include "search/largest.h"
@@ -37,12 +38,15 @@ class Search {
   }
   const std::vector<std::int64_t>& divisors() const { return divisors_; }
 
-  BatchCell judge_job(std::int64_t micro_batch, std::int64_t sequence) const {
+  /// `change`, where given, alters the job before it is lowered.
+  BatchCell judge_job(std::int64_t micro_batch, std::int64_t sequence,
+                      const std::function<void(program::TrainingJob&)>& change = {}) const {
     program::TrainingJob job = option_.job.job;
     job.sequence = sequence;
     job.micro_batch = micro_batch;
     job.equal_passes = program::EqualPasses::leave;
     if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
+    if (change) change(job);
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
     try {
       const Program program = option_.lowering->lower(job);
@@ -119,6 +123,42 @@ void find_longest(const Search& search, std::int64_t micro, std::int64_t most, B
   if (good < limit) table.longer = search.judge_job(micro, (good + 1) * sequence_step);
 }
 
+/// Single changes of the largest batch of a row that somebody makes in passing.
+void find_cliff(const Option& option, const Search& search, BatchTable& table) {
+  const std::int64_t own = option.job.job.sequence;
+  const BatchRow* row = nullptr;
+  for (const BatchRow& one : table.rows) {
+    if (one.largest > 0 && (!row || one.sequence == own)) row = &one;
+  }
+  if (!row) return;
+  const std::int64_t micro = row->largest, sequence = row->sequence;
+  table.edge = search.judge_job(micro, sequence);
+  const auto add = [&](std::string words, std::int64_t samples, std::int64_t tokens,
+                       const std::function<void(program::TrainingJob&)>& change = {}) {
+    table.cliff.push_back({std::move(words), search.judge_job(samples, tokens, change)});
+  };
+  if (search.divisors().empty()) add("one sample more", micro + 1, sequence);
+  add("samples of " + std::to_string(sequence_step) + " tokens more", micro,
+      sequence + sequence_step);
+  if (option.job.job.attention != "eager") {
+    add("attention eager", micro, sequence,
+        [](program::TrainingJob& job) { job.attention = "eager"; });
+  }
+  if (option.job.job.accumulation == 1 && search.divisors().empty()) {
+    add("a second pass a step", micro, sequence,
+        [](program::TrainingJob& job) { job.accumulation = 2; });
+  }
+  if (option.job.job.recompute == program::Recompute::full) {
+    add("recompute none", micro, sequence,
+        [](program::TrainingJob& job) { job.recompute = program::Recompute::none; });
+  }
+  if (option.job.job.optimizer == "adamw" &&
+      option.job.job.implementation == program::Implementation::fused) {
+    add("optimizer adamw-foreach", micro, sequence,
+        [](program::TrainingJob& job) { job.implementation = program::Implementation::foreach; });
+  }
+}
+
 std::int64_t positions_of(const spec::ModelSpec& model) {
   for (const char* key : {"max_position_embeddings", "n_positions", "n_ctx", "seq_length"}) {
     const spec::Node* node = model.numbers.child(key);
@@ -161,6 +201,7 @@ BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& s
   if (table.micro_batches.size() > most_columns) table.micro_batches.resize(most_columns);
   const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
   find_longest(search, option.job.batch.micro, positions, table);
+  find_cliff(option, search, table);
   return table;
 }
 

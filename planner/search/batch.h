@@ -27,6 +27,12 @@ struct BatchRow {
   const BatchCell* find(std::int64_t micro_batch) const;
 };
 
+/// One change of a job that fits, and whether it still does.
+struct CliffStep {
+  std::string words;  // "64 tokens more", "attention eager"
+  BatchCell cell;
+};
+
 struct BatchTable {
   std::vector<std::int64_t>
       micro_batches;  // columns: powers of two, or divisors of the global batch
@@ -34,6 +40,10 @@ struct BatchTable {
   /// The longest sequence that fits at the job's micro-batch, in steps of `sequence_step`; 0: none.
   std::int64_t longest_sequence = 0;
   std::optional<BatchCell> longer;  // one step above it
+  /// The largest batch of the job's own sequence (or of the first that fits), and what single
+  /// changes of it do.
+  std::optional<BatchCell> edge;
+  std::vector<CliffStep> cliff;
 };
 
 inline constexpr std::int64_t sequence_step = 64;

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "search/largest.h"
 #include "search/plan.h"
+#include "search/sharing.h"
 
 namespace shardfit::search {
 namespace {
@@ -69,7 +70,52 @@ Change judge_change(const Option& option, const Lowering& lowering, std::string 
   const Program program = lowering.lower(in_short(variant.job));
   const Judgement judgement =
       judge(program, option.worst_gpu().card, variant.allocator, option.accuracy, find);
-  return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom()};
+  return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
+}
+
+/// The job of one rank as that of another.
+TrainingJob at_rank(TrainingJob job, int rank) {
+  if (job.ddp) job.ddp->rank = rank;
+  if (job.fsdp1) job.fsdp1->rank = rank;
+  if (job.fsdp2) job.fsdp2->rank = rank;
+  if (job.zero_redundancy) job.zero_redundancy->rank = rank;
+  if (job.deepspeed) job.deepspeed->rank = rank;
+  if (job.megatron) job.megatron->rank = rank;
+  return job;
+}
+
+/// A step of all ranks under a change.
+std::optional<double> step_of(const Option& option, const Lowering& lowering,
+                              const Variant& variant) {
+  Option changed;
+  changed.spec = option.spec;
+  changed.parallel = option.parallel;
+  const std::int64_t gpus = option.spec->cluster.count;
+  TrainingJob job = variant.job;
+  job.record_computes = true;
+  for (const RankGroup& group : rank_groups(at_rank(job, 0), option.parallel, gpus)) {
+    Gpu gpu;
+    gpu.program = std::make_shared<const Program>(lowering.lower(at_rank(job, group.rank)));
+    for (const int rank : group.ranks) {
+      gpu.index = rank;
+      gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
+      changed.gpus.push_back(gpu);
+    }
+  }
+  std::string missing;
+  const auto timing = time_of(changed, missing);
+  if (!timing) return {};
+  return timing->step_seconds;
+}
+
+/// The same with its step where it runs.
+Change simulate_change(const Option& option, const Lowering& lowering, std::string words,
+                       const Variant& variant) {
+  Change change = judge_change(option, lowering, std::move(words), variant);
+  if (change.verdict != Verdict::does_not_fit) {
+    change.step_seconds = step_of(option, lowering, variant);
+  }
+  return change;
 }
 
 /// Nothing where no card can hold it.
@@ -155,7 +201,7 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
     if (!hopeless) {
       Variant variant{option.job.job, option.job.allocator};
       step.apply(variant);
-      changes.push_back(judge_change(option, lowering, step.words, variant));
+      changes.push_back(simulate_change(option, lowering, step.words, variant));
       const bool fits = changes.back().verdict == Verdict::fits;
       one_fits = one_fits || fits;
       small_enough = small_enough || (smaller && fits);
@@ -166,7 +212,16 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
     words.push_back(step.words);
   }
   if (!one_fits && words.size() > (hopeless ? 0 : 1)) {
-    changes.push_back(judge_change(option, lowering, join(words, ", "), all));
+    changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
+  }
+  // A search has tried what costs only time: what is left are other numbers.
+  const TrainingJob& job = option.job.job;
+  const bool own = !job.lora && !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron;
+  if (option.search && own && job.parameters == DType::f32 && job.autocast == DType::bf16) {
+    Variant variant{job, option.job.allocator};
+    set_precision(spec::Precision::bf16, variant.job);
+    changes.push_back(simulate_change(option, lowering,
+                                      "precision bf16, parameters and states in 16 bits", variant));
   }
   return changes;
 }

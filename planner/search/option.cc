@@ -116,6 +116,20 @@ bool Option::foreign() const {
          spec::framework_names()[static_cast<std::size_t>(spec->job.framework.value)];
 }
 
+namespace {
+
+/// " The largest part of the peak on GPU 1: 59.8 GiB of optimizer_states."
+std::string largest_term(const Gpu& gpu) {
+  const auto& held = gpu.peak.allocated_by;
+  const auto most = std::max_element(held.begin(), held.end());
+  if (*most == 0) return "";
+  return " The largest part of the peak on GPU " + std::to_string(gpu.index) + ": " +
+         format_bytes(Bytes(*most)) + " of " +
+         category_name(static_cast<Category>(most - held.begin())) + ".";
+}
+
+}  // namespace
+
 Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel) {
   const spec::DeviceSpec& device = spec.cluster.device;
   const bool exchanges =
@@ -168,6 +182,7 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   option.job.job = job_of_rank(option.job.job, parallel, spec.cluster.count, worst.rank);
   option.verdict = worst.judgement.verdict;
   option.reason = worst.judgement.reason;
+  if (option.verdict == Verdict::does_not_fit) option.reason += largest_term(worst);
   std::string missing;
   option.timing = time_of(option, missing);
   if (!missing.empty()) option.warnings.push_back("no step time: " + missing);

@@ -103,6 +103,32 @@ Option search_jointly(Ready ready, JointSearch& search) {
   return chosen;
 }
 
+/// What twice the GPUs would make of a searched job that does not fit.
+void add_more_gpus(const OptionSpec& option, Lowerings& lowerings, JointSearch& search,
+                   std::vector<Change>& changes) {
+  OptionSpec more = option;
+  more.cluster.count *= 2;
+  more.job.parallel = {Parallel::automatic, option.job.parallel.where, ""};
+  more.job.degrees = {};
+  if (more.cluster.count > spec::most_gpus) return;
+  Diagnostics ignored;
+  Ready ready = prepare(more, lowerings, ignored);
+  if (ready.possible.empty()) return;
+  const Option found = search.run(more, std::move(ready.possible));
+  const Configuration c{found.parallel, found.split, found.job.batch.micro,
+                        found.job.batch.accumulation, found.spec->job.recompute.value};
+  Change change;
+  change.words = "on " + std::to_string(more.cluster.count) + "x" + more.cluster.device.name +
+                 ": " + c.words();
+  change.verdict = found.verdict;
+  change.needed = found.worst_gpu().judgement.needed;
+  change.headroom = found.worst_gpu().judgement.headroom();
+  if (found.timing && found.verdict != Verdict::does_not_fit) {
+    change.step_seconds = found.timing->step_seconds;
+  }
+  changes.push_back(std::move(change));
+}
+
 /// Samples of a step are what the person wants trained, not the search's to choose: the shortest
 /// step would be that of one sample.
 void check_search(const spec::PlanSpec& plan, Diagnostics& faults) {
@@ -227,6 +253,8 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       option.parameters = parameters_of(option);
       if (settings.changes && option.verdict != Verdict::fits) {
         option.changes = find_changes(option, lowering);
+        const bool none = option.search && option.verdict == Verdict::does_not_fit;
+        if (none) add_more_gpus(spec, lowerings, search, option.changes);
       }
       if (settings.changes && option.verdict != Verdict::does_not_fit) find_fixes(option);
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {

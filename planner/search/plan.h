@@ -53,8 +53,9 @@ struct Gpu {
 struct Change {
   std::string words;  // "recompute full"
   Verdict verdict = Verdict::does_not_fit;
-  std::int64_t needed = 0;    // least bytes to reserve, of the GPU that needs most
-  std::int64_t headroom = 0;  // negative: still short by so much
+  std::int64_t needed = 0;             // least bytes to reserve, of the GPU that needs most
+  std::int64_t headroom = 0;           // negative: still short by so much
+  std::optional<double> step_seconds;  // where it runs and the device's speed is known
 };
 
 struct AssumptionEffect {

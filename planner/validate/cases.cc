@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "base/format.h"
 #include "spec/reader.h"
 #include "validate/case_fields.h"
 #include "validate/case_keys.h"
@@ -94,6 +95,14 @@ void read_optimizer(const Node& c, program::TrainingJob& job, std::string& skipp
   }
 }
 
+/// N of "selective first N blocks".
+std::optional<std::int64_t> first_blocks(const std::string& word) {
+  constexpr std::string_view before = "selective first ", after = " blocks";
+  if (!word.starts_with(before) || !word.ends_with(after)) return {};
+  if (word.size() < before.size() + after.size()) return {};
+  return parse_integer(word.substr(before.size(), word.size() - before.size() - after.size()));
+}
+
 void read_recompute(const Node& c, program::TrainingJob& job, std::string& skipped) {
   const std::string word = text(c, "recompute");
   job.reentrant = truth(c, "reentrant");
@@ -109,6 +118,9 @@ void read_recompute(const Node& c, program::TrainingJob& job, std::string& skipp
     job.recompute = Recompute::save_attention_matmul;
   } else if (word == "selective save attention+matmul/2") {
     job.recompute = Recompute::save_attention_matmul_half;
+  } else if (const auto blocks = first_blocks(word)) {
+    job.recompute = Recompute::first_blocks;
+    job.recompute_blocks = *blocks;
   } else {
     skipped = "recompute " + word;
   }

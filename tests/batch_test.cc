@@ -1,0 +1,77 @@
+// The largest batch: what the table says, plan says too.
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "search/batch.h"
+#include "spec/data_directory.h"
+#include "support.h"
+
+using namespace shardfit;
+
+namespace {
+
+spec::PlanSpec plan_of(const std::string& keys) {
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
+  Diagnostics faults;
+  spec::PlanSpec plan = spec::read_plan({}, test::parse_node("{" + keys + "}"), devices, faults);
+  faults.throw_if_any();
+  return plan;
+}
+
+search::Plan planned(const spec::PlanSpec& spec) {
+  search::PlanSettings settings;
+  settings.effects = settings.changes = false;
+  return search::make_plan(spec, settings);
+}
+
+struct Case {
+  std::string keys;
+  std::vector<std::int64_t> sequences;
+};
+
+}  // namespace
+
+TEST_CASE("each reported maximum fits by plan, and one step above it does not") {
+  const std::string llama = "model: " SHARDFIT_SOURCE_DIR "/tests/data/models/llama-3-8b.json, ";
+  const std::string tiny = "model: " SHARDFIT_SOURCE_DIR "/tests/data/models/tiny-llama.json, ";
+  for (const Case& c :
+       {Case{llama + "task: lora, precision: bf16, lora-dtype: bf16, on: [h200]", {4096}},
+        Case{llama + "task: full, precision: bf16, on: [h200]", {4096, 8192}},
+        Case{tiny + "task: full, precision: bf16, framework: plain-pytorch, on: [rtx3090]",
+             {1024, 2048}}}) {
+    CAPTURE(c.keys);
+    const spec::PlanSpec spec = plan_of(c.keys);
+    const search::Plan plan = planned(spec);
+    const search::BatchTable table = search::find_batches(plan.options.front(), c.sequences);
+    spec::PlanSpec all = spec;
+    const spec::OptionSpec one = all.options.front();
+    all.options.clear();
+    const auto ask = [&](std::int64_t micro, std::int64_t sequence) {
+      spec::OptionSpec option = one;
+      option.job.micro_batch = spec::Setting<std::int64_t>{micro, {}, ""};
+      option.job.accumulation = spec::Setting<std::int64_t>{1, {}, ""};
+      option.job.sequence = {sequence, {}, ""};
+      all.options.push_back(option);
+    };
+    for (const search::BatchRow& row : table.rows) {
+      REQUIRE(row.largest > 0);
+      REQUIRE(row.next);
+      CHECK(row.next->micro_batch == row.largest + 1);
+      ask(row.largest, row.sequence);
+      ask(row.largest + 1, row.sequence);
+    }
+    const search::Plan plans = planned(all);
+    for (std::size_t i = 0; i < plans.options.size(); i += 2) {
+      CHECK(plans.options[i].verdict == search::Verdict::fits);
+      CHECK(plans.options[i + 1].verdict != search::Verdict::fits);
+    }
+    // The cliff: the sample more that the table names is the row's next job.
+    REQUIRE(table.edge);
+    CHECK(table.edge->verdict == search::Verdict::fits);
+    REQUIRE(!table.cliff.empty());
+    CHECK(table.cliff.front().words == "one sample more");
+    CHECK(table.cliff.front().cell.verdict != search::Verdict::fits);
+  }
+}
