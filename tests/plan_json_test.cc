@@ -67,6 +67,7 @@ class SchemaChecker {
     if (type == "string") return value.IsString();
     if (type == "integer") return value.IsInt64();
     if (type == "number") return value.IsNumber();
+    if (type == "boolean") return value.IsBool();
     return type == "null" && value.IsNull();
   }
 
@@ -171,6 +172,14 @@ TEST_CASE("plan.json follows its schema and its numbers add up, whether the job 
       "--framework plain-pytorch --precision bf16 --sequence 512 --on h200 --optimizer "
       "adamw-foreach --allocator expandable_segments:True",
       0, "fits");
+  // A search: with a price of memory, stopped, without anything that fits.
+  check_plan(
+      "--precision bf16 --sequence 8192 --global-batch 4 --micro-batch auto --recompute auto --on "
+      "h200",
+      0, "fits");
+  check_plan("--sequence 2048 --global-batch 2 --micro-batch auto --recompute auto --on h100-sxm",
+             1, "does not fit");
+  check_plan("--precision bf16 --sequence 1024 --recompute auto --budget 0 --on h200", 0, "fits");
   check_plan("--precision bf16 --on h200 --sequence 512 --explain peak --explain activations", 0,
              "fits");
 }

@@ -49,8 +49,8 @@ std::string shadow_words(const SearchResult& result) {
   if (!result.shadow) return "";
   const search::ShadowPrice& price = *result.shadow;
   return "a GiB more would be worth " + time(price.seconds_per_gib()) + " a step: with " +
-         size(price.short_bytes) + " more, " + found_words(price.next) + " would fit, " +
-         time(price.saved_seconds) + " shorter";
+         size(price.short_bytes) + " more (interval and no retry included), " +
+         found_words(price.next) + " would fit, " + time(price.saved_seconds) + " shorter";
 }
 
 bool fits_somewhere(const SearchResult& result) {
