@@ -147,12 +147,24 @@ TEST_CASE("the search finds the best of all configurations planned one by one") 
                        std::to_string(c.samples) + ", on: [" + (c.pair ? "2x" : "") + "card]"));
     const search::SearchResult& result = *plan.options.front().search;
     REQUIRE(each.step < std::numeric_limits<double>::infinity());
-    CHECK(best_of(plan, spec::Objective::memory).value == each.needed);
+    // Where memory is not what is asked for, it is known but for a few pages of 2 MiB.
+    const search::Best& memory = best_of(plan, spec::Objective::memory);
+    CHECK(memory.value >= each.needed);
+    CHECK(memory.value <= each.needed + (4 << 20));
+    CHECK(memory.bound <= each.needed);
+    const search::Plan least = planned(plan_of(
+        file.path, "framework: " + c.framework +
+                       ", objective: memory, recompute: auto, micro-batch: auto, global-batch: " +
+                       std::to_string(c.samples) + ", on: [" + (c.pair ? "2x" : "") + "card]"));
+    CHECK(best_of(least, spec::Objective::memory).value == each.needed);
+    CHECK(best_of(least, spec::Objective::memory).proven);
     // Passes after the third are taken to be as long as the third.
     CHECK(best_of(plan, spec::Objective::step).value == doctest::Approx(each.step).epsilon(1e-3));
     CHECK(best_of(plan, spec::Objective::throughput).value ==
           doctest::Approx(each.sample).epsilon(1e-3));
     for (const search::Best& best : result.best) {
+      CHECK(best.bound <= best.value);
+      if (best.objective == spec::Objective::memory) continue;
       CHECK(best.proven);
       CHECK(best.bound == best.value);
     }
@@ -191,7 +203,8 @@ TEST_CASE("a search that is stopped gives the best so far and says how far it is
   const search::Plan none = planned(plan_of(file.path, keys + ", budget: 0"));
   const search::SearchResult& nothing = *none.options.front().search;
   CHECK(nothing.stopped == "budget");
-  CHECK(nothing.left == nothing.configurations);
+  CHECK(nothing.run == 1);  // the answer
+  CHECK(nothing.left > 0);
   CHECK(!nothing.best.front().proven);
   CHECK(!none.options.front().reason.empty());  // an answer all the same
   // Interrupted when so many configurations have been run.

@@ -21,6 +21,10 @@ constexpr double infinite = std::numeric_limits<double>::infinity();
 constexpr double gib = 1024.0 * 1024 * 1024;
 /// Configurations that do not fit and are run for the shadow price, at most.
 constexpr int most_for_shadow = 12;
+/// Passes of a step that are lowered where the smallest memory is asked for.
+constexpr std::int64_t most_exact_passes = 16;
+/// Configurations that are run with all passes for one objective, at most.
+constexpr int most_finished = 8;
 
 double cpu_seconds() {
   timespec now{};
@@ -49,6 +53,8 @@ class Search {
   /// The best points of all objectives, the one asked for first; the point to take for it, null
   /// where nothing fits.
   Point* find_all(Objective objective);
+  /// As best(), with all passes and ranks: those of fewer may say a little less.
+  Point* best_exactly(Objective objective, Best& out);
   /// The point that needs least, whether it fits or not.
   Point* least() {
     Best ignored;
@@ -172,12 +178,33 @@ Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> o
     out.bound = std::min(out.bound, value);
   } else if (best) {
     out.bound = value;
+    // Bytes of fewer passes are known but for a few pages; their lower bounds hold.
+    for (const Point& point : points) {
+      if (objective != Objective::memory || !takes_part(point) || !point.measured) continue;
+      if (!space_.exact_bytes(point)) {
+        out.bound = std::min(out.bound, static_cast<double>(point.least));
+      }
+    }
+    out.proven = out.bound >= value;
   }
   if (best) {
     out.value = value;
     out.proven = out.proven || out.bound >= value;
   }
   return best;
+}
+
+Point* Search::best_exactly(Objective objective, Best& out) {
+  for (int tried = 0;; ++tried) {
+    out = {};
+    Point* point = best(objective, out);
+    if (!point || point->option) return point;
+    if (tried > 0 && (stopped() || tried > most_finished)) {
+      out.proven = false;
+      return point;
+    }
+    space_.finish(*point);
+  }
 }
 
 Point* Search::find_all(Objective objective) {
@@ -191,16 +218,12 @@ Point* Search::find_all(Objective objective) {
   result_.best.clear();
   for (const Objective one : order) {
     Best found;
-    Point* point = best(one, found);
+    Point* point = best_exactly(one, found);
     if (!point && one == objective && !foreign_) {  // none of the own program fits
       foreign_ = true;
-      found = {};
-      point = best(one, found);
+      point = best_exactly(one, found);
     }
-    if (point) {
-      measure(*point);
-      found.found = point->found;
-    }
+    if (point) found.found = point->found;
     points.push_back(point);
     result_.best.push_back(std::move(found));
   }
@@ -363,21 +386,16 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
   }
   if (options_left_ > 0) --options_left_;
   const std::size_t count = ways.size();
-  JointSpace space(spec, std::move(ways));
   Objective objective = plan_.objective ? plan_.objective->value : Objective::step;
+  JointSpace space(spec, std::move(ways),
+                   objective == Objective::memory ? most_exact_passes : short_passes);
   if (!space.timed()) objective = Objective::memory;
   Search search(space, controls_, spec.name, started_, deadline);
-  std::optional<Option> option;
-  Point* chosen = nullptr;
-  while (true) {  // until all passes and ranks agree with what was found of fewer
-    chosen = search.find_all(objective);
-    const bool fits = chosen != nullptr;
-    if (!chosen) chosen = search.least();
-    if (!chosen) chosen = &space.frugal();  // stopped before anything was run
-    option = space.finish(*chosen);
-    if (!fits || option->verdict == Verdict::fits) break;
-    chosen->found->verdict = option->verdict;
-  }
+  Point* chosen = search.find_all(objective);
+  if (!chosen) chosen = search.least();
+  if (!chosen) chosen = &space.frugal();  // stopped before anything was run
+  if (!chosen->option) space.finish(*chosen);
+  std::optional<Option> option = *chosen->option;
   if (option->verdict == Verdict::fits) search.find_shadow(*chosen, objective);
   for (std::size_t way = 0; way < count && !search.stopped(); ++way) {
     if (way == chosen->way) continue;

@@ -15,8 +15,6 @@ using program::TrainingJob;
 using spec::Parallel;
 using spec::RecomputeKind;
 
-/// Passes of a step that are lowered; later ones are like the last.
-constexpr std::int64_t short_passes = 3;
 /// Micro-batches tried where no global batch bounds them.
 constexpr std::int64_t most_micro_batch = 4096;
 
@@ -87,8 +85,9 @@ void see_computes(const Program& program, See see) {
 
 }  // namespace
 
-JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways)
-    : spec_(spec), ways_(std::move(ways)) {
+JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
+                       std::int64_t passes_for_bytes)
+    : spec_(spec), ways_(std::move(ways)), passes_for_bytes_(passes_for_bytes) {
   const run::Machine machine = run::machine_of(spec.cluster);
   missing_ = machine.missing;
   peak_rate_ = std::max(machine.device.bf16, machine.device.fp16);
@@ -308,7 +307,8 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
 
 void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool with_time) {
   const std::int64_t passes = point.configuration.accumulation;
-  const std::int64_t some = alike(point) ? std::min(passes, short_passes) : passes;
+  const std::int64_t most = needed ? passes_for_bytes_ : short_passes;
+  const std::int64_t some = alike(point) ? std::min(passes, most) : passes;
   const Find find = needed ? Find::all : Find::verdict;
   const Option option = lower(point, job_of(point, blocks), some, find, with_time && timed());
   Found found;
@@ -401,7 +401,7 @@ Point* JointSpace::without_recompute(const Point& point) {
   return nullptr;
 }
 
-Option JointSpace::finish(const Point& point) const {
+void JointSpace::finish(Point& point) const {
   const auto own = std::make_shared<spec::OptionSpec>(spec_);
   const Configuration& c = point.configuration;
   const std::string because = "searched";
@@ -411,7 +411,19 @@ Option JointSpace::finish(const Point& point) const {
   Option option = make_option(*own, c.parallel, job_of(point, point.blocks), *way(point).lowering);
   option.lowering = way(point).lowering;
   option.own_spec = own;
-  return option;
+  Found found;
+  found.configuration = c;
+  found.verdict = option.verdict;
+  found.needed = option.worst_gpu().judgement.needed;
+  found.headroom = option.worst_gpu().judgement.headroom();
+  if (option.timing) {
+    found.step_seconds = option.timing->step_seconds;
+    found.samples_per_second = option.samples_per_second();
+  }
+  point.timing = option.timing;
+  point.found = std::move(found);
+  point.measured = true;
+  point.option = std::make_shared<const Option>(std::move(option));
 }
 
 }  // namespace shardfit::search

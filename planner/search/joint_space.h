@@ -3,6 +3,7 @@
 // then what a run of its program says.
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <vector>
@@ -11,6 +12,9 @@
 #include "search/joint.h"
 
 namespace shardfit::search {
+
+/// Passes of a step that are lowered to compare configurations; later ones are like the last.
+inline constexpr std::int64_t short_passes = 3;
 
 /// A kind of recompute that is tried.
 struct Policy {
@@ -30,12 +34,14 @@ struct Point {
   bool time_bounded = false;
   bool measured = false;  // `found` has the bytes it needs
   std::optional<Timing> timing;
-  bool too_large = false;  // `least` is more than the budget
+  std::shared_ptr<const Option> option;  // with all passes and ranks: `found` has its numbers
+  bool too_large = false;                // `least` is more than the budget
 };
 
 class JointSpace {
  public:
-  JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways);
+  /// `passes_for_bytes`: of a step, at most, that are lowered to find the bytes it needs.
+  JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways, std::int64_t passes_for_bytes);
 
   std::vector<Point>& points() { return points_; }
   const Way& way(const Point& point) const { return ways_[point.way]; }
@@ -61,13 +67,18 @@ class JointSpace {
   /// Lowers the job (three passes at most), judges and times it; where `needed` asks for it, with
   /// the bytes it needs.
   void run(Point& point, bool needed);
+  /// Whether the bytes a point needs are those of all its passes; else they are so but for a few
+  /// pages.
+  bool exact_bytes(const Point& point) const {
+    return point.option || !alike(point) || point.configuration.accumulation <= passes_for_bytes_;
+  }
   /// How many bytes more its GPU must have for it to fit, interval and retries included; less than
   /// 0 where it has more than that.
   std::int64_t lacks(const Point& point) const;
   /// The configuration that differs in recomputing nothing; null where it is the same or not there.
   Point* without_recompute(const Point& point);
-  /// The option with all its passes and ranks.
-  Option finish(const Point& point) const;
+  /// Makes the option with all its passes and ranks; `found` has its numbers from then on.
+  void finish(Point& point) const;
 
  private:
   struct Probe {
@@ -89,6 +100,7 @@ class JointSpace {
 
   const spec::OptionSpec& spec_;
   std::vector<Way> ways_;
+  std::int64_t passes_for_bytes_;
   std::vector<Policy> policies_;
   std::vector<Point> points_;
   std::map<std::tuple<std::size_t, std::size_t, std::int64_t>, Probe> probes_;
