@@ -63,6 +63,15 @@ class Search {
     any_verdict_ = false;
     return found;
   }
+  /// What was run because a search that was stopped needs an answer is its best so far.
+  void take_answer(const Point& chosen) {
+    for (Best& best : result_.best) {
+      if (best.found || chosen.found->verdict != Verdict::fits) continue;
+      best.found = chosen.found;
+      best.value = value_of(chosen, best.objective);
+      best.bound = std::min(best.bound, best.value);
+    }
+  }
   void find_shadow(const Point& chosen, Objective objective);
   /// What a way does at best for the objective; of another framework's program, with the chosen
   /// one's recompute and the nearest micro-batch.
@@ -396,6 +405,7 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
   if (!chosen) chosen = &space.frugal();  // stopped before anything was run
   if (!chosen->option) space.finish(*chosen);
   std::optional<Option> option = *chosen->option;
+  search.take_answer(*chosen);
   if (option->verdict == Verdict::fits) search.find_shadow(*chosen, objective);
   for (std::size_t way = 0; way < count && !search.stopped(); ++way) {
     if (way == chosen->way) continue;
