@@ -70,12 +70,14 @@ const Benchmark* find_benchmark(const std::string& name) {
 }
 
 std::string waived_because(const Benchmark& row, const DeviceFacts& facts, int devices,
-                           const RunOptions& options) {
+                           const Machine& machine, const RunOptions& options) {
   if (devices < row.least_devices) {
     return "needs " + std::to_string(row.least_devices) + " devices, " +
            (devices == 0 ? "none is" : std::to_string(devices) + (devices == 1 ? " is" : " are")) +
            " there";
   }
+  const auto missing = machine.missing.find(row.library);
+  if (missing != machine.missing.end()) return missing->second;
   const std::string name = row.name;
   if (name == "gemm-fp8" && std::atof(facts.compute_capability.c_str()) < 8.9) {
     return "compute capability " + facts.compute_capability + " has no fp8";

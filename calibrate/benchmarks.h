@@ -64,7 +64,7 @@ const Benchmark* find_benchmark(const std::string& name);
 
 /// Why a row cannot run on such a machine, "" where it can.
 std::string waived_because(const Benchmark& row, const DeviceFacts& facts, int devices,
-                           const RunOptions& options);
+                           const Machine& machine, const RunOptions& options);
 
 /// Time and samples spent on one case.
 StoppingLimits limits_of_case(const RunOptions& options);

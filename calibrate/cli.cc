@@ -2,6 +2,7 @@
 #include "calibrate/cli.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <ostream>
 
 #include "base/diagnostic.h"
@@ -38,7 +39,7 @@ void add_run(CLI::App& app, Request& request) {
   run->add_flag("--dry-run", o.dry_run, "say what would run, bytes and seconds");
   run->add_option("--only", o.run.only, "rows of `list`; default all")->type_name("NAME");
   run->add_option("--device", o.run.device, "index of the device; default 0")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1023))
       ->type_name("N");
   run->add_option("--on", o.on, "device of a dry run without one; default h200")
       ->type_name("[COUNTx]DEVICE");
@@ -72,6 +73,19 @@ void add_confirm(CLI::App& app, Request& request) {
       ->type_name("BYTES");
 }
 
+/// CLI11 names no unknown command.
+void check_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments.front().starts_with("-")) return;
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    known.push_back(command->get_name());
+  }
+  if (std::find(known.begin(), known.end(), arguments.front()) != known.end()) return;
+  throw InputError(whole_file("command line"),
+                   "unknown command " + shardfit::quoted(arguments.front()),
+                   suggest(arguments.front(), known));
+}
+
 int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
   CLI::App app("Ask the real card: measure what the planner assumes, confirm what it predicts.",
                "shardfit calibrate");
@@ -87,6 +101,7 @@ int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::
   add_plan(
       *add(app, request, "smoke", "Each operator of a plan against a reference", smoke_command),
       request.options);
+  check_command(app, arguments);
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::Success& success) {

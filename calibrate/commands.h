@@ -23,6 +23,9 @@ struct CommandOptions {
   std::string margin = "512 MiB";  // of a device, never taken
 };
 
+/// --margin in bytes.
+std::int64_t margin_of(const CommandOptions& options);
+
 int list_command(const CommandOptions& options, std::ostream& out);
 int run_command(CommandOptions options, std::ostream& out, std::ostream& err);
 int confirm_command(const CommandOptions& options, std::ostream& out, std::ostream& err);

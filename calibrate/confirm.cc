@@ -88,6 +88,10 @@ std::string phase_name(const PhaseMark& mark, int steps) {
 }
 
 std::string too_large(const PlannedOption& option, std::int64_t usable, std::int64_t taken) {
+  if (taken >= usable) {
+    return format_bytes(Bytes(usable)) + " of the device, less what is in use and the margin, is " +
+           "nothing";
+  }
   for (const PlannedGpu& gpu : option.gpus) {
     const Program& program = gpu.program.program;
     run::RunLimits limits;

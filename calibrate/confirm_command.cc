@@ -56,16 +56,17 @@ std::string dry_text(const PlannedOption& option, const Machine& machine,
 }
 
 ConfirmOptions confirm_options(const CommandOptions& options) {
-  const auto refuse = [](const std::string& message) {
-    throw InputError(whole_file("command line"), message);
+  const auto refuse = [](const std::string& message, std::vector<std::string> notes) {
+    throw InputError(whole_file("command line"), message, std::move(notes));
   };
   ConfirmOptions confirm;
-  const auto margin = parse_bytes(options.margin);
-  if (!margin.value || *margin.value < Bytes(0)) refuse("--margin: " + quoted(options.margin));
-  confirm.margin = margin.value->count();
+  confirm.margin = margin_of(options);
   const auto budget = parse_seconds(options.budget);
-  if (!budget.value || budget.value->value() <= 0) {
-    refuse("--gpu-budget: " + quoted(options.budget) + " is no time above 0");
+  if (!budget.value) {
+    refuse("--gpu-budget: " + quoted(options.budget) + " " + budget.problem, {"such as 60s"});
+  }
+  if (budget.value->value() <= 0) {
+    refuse("--gpu-budget: " + quoted(options.budget) + " is no time above 0", {"such as 60s"});
   }
   confirm.budget_seconds = budget.value->value();
   return confirm;
@@ -78,9 +79,17 @@ std::string missing_devices(const PlannedOption& option, const Machine& machine)
   for (const PlannedGpu& gpu : option.gpus) {
     needed = std::max(needed, static_cast<std::size_t>(gpu.index) + 1);
   }
-  if (needed <= machine.devices.size()) return "";
-  return "the option needs " + std::to_string(needed) + " devices, " +
-         std::to_string(machine.devices.size()) + " are here";
+  if (needed > machine.devices.size()) {
+    return "the option needs " + std::to_string(needed) + " devices, " +
+           std::to_string(machine.devices.size()) + (machine.devices.size() == 1 ? " is" : " are") +
+           " here";
+  }
+  for (const char* library : {"cuBLAS", "NCCL"}) {
+    if (library == std::string("NCCL") && option.gpus.size() < 2) continue;
+    const auto missing = machine.missing.find(library);
+    if (missing != machine.missing.end()) return missing->second;
+  }
+  return "";
 }
 
 }  // namespace
@@ -130,8 +139,9 @@ int smoke_command(const CommandOptions& options, std::ostream& out, std::ostream
     }
     return done;
   }
-  if (machine.devices.empty()) {
-    err << "waived: " << machine.waived << "\n";
+  if (machine.devices.empty() || machine.missing.count("cuBLAS")) {
+    err << "waived: " << (machine.devices.empty() ? machine.waived : machine.missing.at("cuBLAS"))
+        << "\n";
     return waived;
   }
   const SmokeReport report = run_smoke(machine, option);

@@ -3,6 +3,7 @@
 // and without a CUDA compiler.
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct Machine {
   std::string clocks;       // "SM 1980 MHz, memory 3201 MHz at most"; "" where NVML is not there
   bool stand_in = false;    // no card: nothing measured here is a measurement
   std::string waived;       // why there is no device; "" where there is one
+  std::map<std::string, std::string> missing;  // "NCCL": why that library cannot be used
 };
 
 /// Looks for devices; never throws. Where there is none, `waived` says why.

@@ -5,12 +5,29 @@
 #include <filesystem>
 #include <set>
 
+#include "base/format.h"
+#include "run/run.h"
 #include "spec/reader.h"
 
 namespace shardfit::calibrate {
 namespace {
 
 constexpr Bytes largest_file{1LL << 30};
+
+/// Option names say little: a program of an older plan has other peaks.
+void check_peaks(const PlannedGpu& gpu, const run::AllocatorSettings& settings) {
+  run::RunLimits limits;
+  limits.settings = settings;
+  const run::RunResult own = run::run_program(gpu.program.program, limits);
+  if (own.allocated_peak == gpu.allocated && own.reserved_peak == gpu.reserved) return;
+  throw InputError(whole_file(gpu.program_path),
+                   "it is the program of another plan: it reaches " +
+                       format_bytes_exact(Bytes(own.allocated_peak)) + " allocated and " +
+                       format_bytes_exact(Bytes(own.reserved_peak)) + " reserved, the plan has " +
+                       format_bytes_exact(Bytes(gpu.allocated)) + " and " +
+                       format_bytes_exact(Bytes(gpu.reserved)),
+                   {"shardfit plan ... --json --export-program writes both anew"});
+}
 
 void read_programs(PlannedOption& option, const std::string& folder) {
   for (PlannedGpu& gpu : option.gpus) {
@@ -28,6 +45,7 @@ void read_programs(PlannedOption& option, const std::string& folder) {
                        "it is a program of option " + shardfit::quoted(gpu.program.option) +
                            ", not of " + shardfit::quoted(option.name));
     }
+    check_peaks(gpu, option.settings);
   }
 }
 

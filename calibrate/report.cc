@@ -87,7 +87,7 @@ std::string list_text(const Machine& machine, const RunOptions& options, bool js
   const DeviceFacts facts = first_device(machine);
   const int devices = static_cast<int>(machine.devices.size());
   const auto reason = [&](const Benchmark& row) {
-    return devices == 0 ? machine.waived : waived_because(row, facts, devices, options);
+    return devices == 0 ? machine.waived : waived_because(row, facts, devices, machine, options);
   };
   if (json) {
     Json out;
@@ -141,7 +141,7 @@ std::string dry_run_text(const DeviceFacts& facts, int devices, const Machine& m
   const auto rows = [&](auto each) {
     for (const Benchmark& row : benchmarks()) {
       if (!chosen(row, options)) continue;
-      const std::string reason = waived_because(row, facts, devices, options);
+      const std::string reason = waived_because(row, facts, devices, machine, options);
       const Forecast f = reason.empty() ? forecast(row, facts, devices, options) : Forecast{};
       each(row, reason, f);
     }
@@ -170,7 +170,7 @@ std::string dry_run_text(const DeviceFacts& facts, int devices, const Machine& m
     out.real("seconds", seconds);
     out.array("benchmarks", benchmarks(), [&](const Benchmark& row) {
       if (!chosen(row, options)) return;
-      const std::string reason = waived_because(row, facts, devices, options);
+      const std::string reason = waived_because(row, facts, devices, machine, options);
       const Forecast f = reason.empty() ? forecast(row, facts, devices, options) : Forecast{};
       out.object([&] {
         out.text("name", row.name);

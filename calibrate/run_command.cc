@@ -22,13 +22,6 @@ namespace {
   throw InputError(whole_file("command line"), message, std::move(notes));
 }
 
-std::int64_t bytes_of(const std::string& option, const std::string& text) {
-  const auto parsed = parse_bytes(text);
-  if (!parsed.value) refuse(option + ": " + quoted(text) + " " + parsed.problem);
-  if (*parsed.value < Bytes(0)) refuse(option + ": " + quoted(text) + " is negative");
-  return parsed.value->count();
-}
-
 void check_names(const RunOptions& options) {
   std::vector<std::string> known;
   for (const Benchmark& row : benchmarks()) known.push_back(row.name);
@@ -89,6 +82,16 @@ void write_profile(const Findings& findings, const CommandOptions& options, std:
 
 }  // namespace
 
+std::int64_t margin_of(const CommandOptions& options) {
+  constexpr Bytes most{std::int64_t{1} << 50};
+  const auto parsed = parse_bytes(options.margin);
+  const std::string words = "--margin: " + quoted(options.margin) + " ";
+  if (!parsed.value) refuse(words + parsed.problem, {"such as 512MiB"});
+  if (*parsed.value < Bytes(0)) refuse(words + "is negative");
+  if (*parsed.value > most) refuse(words + "is more than any device has");
+  return parsed.value->count();
+}
+
 int list_command(const CommandOptions& options, std::ostream& out) {
   out << list_text(find_machine(), options.run, options.json);
   return done;
@@ -96,7 +99,7 @@ int list_command(const CommandOptions& options, std::ostream& out) {
 
 int run_command(CommandOptions options, std::ostream& out, std::ostream& err) {
   check_names(options.run);
-  options.run.margin = bytes_of("--margin", options.margin);
+  options.run.margin = margin_of(options);
   if (!options.plan.empty()) {
     options.run.products =
         products_of(read_planned(options.plan, options.option, options.programs));

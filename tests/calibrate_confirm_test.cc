@@ -105,7 +105,39 @@ TEST_CASE("confirm: a plan without its programs is refused with the command that
   CHECK(has(run.err, "--export-program"));
   const ProgramResult option = run_calibrate("confirm " + plan.path + " --option 2xh20", {});
   CHECK(has(option.err, "did you mean '2xh200'?"));
-  CHECK(run_calibrate("confirm " + plan.path + " --gpu-budget 0s", {}).code == 2);
+  const auto told = [&](const std::string& options) {
+    const ProgramResult result = run_calibrate("confirm " + plan.path + " " + options, {});
+    CHECK(result.code == 2);
+    return result.err;
+  };
+  CHECK(has(told("--gpu-budget 0s"), "--gpu-budget: '0s' is no time above 0"));
+  CHECK(has(told("--gpu-budget=-5s"), "--gpu-budget: '-5s' "));
+  CHECK(has(told("--gpu-budget 5"), "--gpu-budget: '5' has no unit"));
+  CHECK(has(told("--margin=-1GiB"), "--margin: '-1GiB' is negative"));
+  CHECK(has(told("--margin 999999999GiB"), "is more than any device has"));
+}
+
+TEST_CASE("confirm: a program of another plan, cut off or of another version is refused") {
+  const PlanFolder plan(gpt2),
+      other("--framework plain-pytorch --precision bf16 --micro-batch 4 --sequence 128 --on h200");
+  const std::string here = "cp " + plan.folder + "/plan.json . && ";
+  const auto confirm = [&](const std::string& make) {
+    const std::string name = "h200-rank0.program";
+    return shell(here + make + " > " + name +
+                 "; " SHARDFIT_BINARY_DIR "/shardfit-calibrate confirm plan.json --dry-run");
+  };
+  const std::string own = plan.folder + "/h200-rank0.program";
+  CHECK(confirm("cat " + own).code == 0);
+  const ProgramResult wrong = confirm("cat " + other.folder + "/h200-rank0.program");
+  CHECK(wrong.code == 2);
+  CHECK(has(wrong.err, "it is the program of another plan: it reaches "));
+  const ProgramResult cut = confirm("head -c 3000 " + own);
+  CHECK(cut.code == 2);
+  CHECK(has(cut.err, "the file ends before 'end'"));
+  CHECK(confirm("sed 's/^shardfit-program 1/shardfit-program 9/' " + own).code == 2);
+  CHECK(confirm("sed 's/^a 3 .*/a 999999 0/' " + own).code == 2);
+  CHECK(confirm("head -c 5000 /dev/urandom").code == 2);
+  CHECK(confirm("true").code == 2);
 }
 
 TEST_CASE("confirm: the verdict is off beyond its tolerances, and says what is") {
@@ -260,7 +292,36 @@ TEST_CASE("confirm: what is larger than the card is refused before anything is a
   CHECK(has(run.out, "larger than the card, with a margin of 138.0 GiB; nothing was allocated"));
   CHECK(has(run.out, "CUDA out of memory. Tried to allocate"));
   CHECK_FALSE(has(run.log, "cudaMalloc 2"));  // no segment
+  const ProgramResult nothing =
+      run_calibrate("confirm plan.json --margin 200GiB", {.device = "h200", .folder = plan.folder});
+  CHECK(nothing.code == 1);
+  CHECK(has(nothing.out, "less what is in use and the margin, is nothing"));
   CHECK(has(run.log, "left 0 allocations"));
+}
+
+TEST_CASE("confirm, smoke and run: what needs a library that is missing is waived") {
+  const PlanFolder plan(gpt2);
+  const auto without = [&](const char* libraries, const std::string& arguments) {
+    return run_calibrate(
+        arguments, {.device = std::string("2xh200"), .without = libraries, .folder = plan.folder});
+  };
+  for (const char* command : {"confirm plan.json", "smoke plan.json"}) {
+    CAPTURE(command);
+    const ProgramResult waived = without("cuBLAS", command);
+    CHECK(waived.code == 4);
+    CHECK(has(waived.err, "waived: cuBLAS is not there"));
+    CHECK(without("NCCL", command).code == 0);  // one rank
+  }
+  const ProgramResult run =
+      without("cuBLASLt,NCCL", "run --quick --only gemm-fp8 collective communicator context");
+  CHECK(run.code == 0);
+  CHECK(has(run.out, "waived gemm-fp8: cuBLASLt is not there"));
+  CHECK(has(run.out, "waived collective: NCCL is not there"));
+  CHECK(has(without("NCCL", "list").out, "waived: NCCL is not there"));
+  const PairFolder pair;
+  const ProgramResult two = run_calibrate(
+      "confirm plan.json", {.device = "2xh200", .without = "NCCL", .folder = pair.folder});
+  CHECK(two.code == 4);
 }
 
 TEST_CASE("confirm: two ranks exchange through NCCL, a device each") {
@@ -277,7 +338,7 @@ TEST_CASE("confirm: two ranks exchange through NCCL, a device each") {
   const ProgramResult alone =
       run_calibrate("confirm plan.json", {.device = "h200", .folder = pair.folder});
   CHECK(alone.code == 4);
-  CHECK(has(alone.err, "waived: the option needs 2 devices, 1 are here"));
+  CHECK(has(alone.err, "waived: the option needs 2 devices, 1 is here"));
 }
 
 TEST_CASE("confirm: a lost link ends both ranks, in time, with nothing left") {
@@ -331,6 +392,7 @@ TEST_CASE("smoke: on the stand-in every operator is launched and none compared; 
       run_calibrate("smoke plan.json", {.device = "h200", .folder = plan.folder});
   CHECK(run.code == 0);
   CHECK(has(run.out, "launched, not compared"));
+  CHECK(has(run.out, "operator kinds launched, none compared, 0 failed"));
   CHECK_FALSE(has(run.out, "right,"));
   const ProgramResult failed = run_calibrate(
       "smoke plan.json", {.device = "h200", .fail = "cublasGemm:1:7", .folder = plan.folder});

@@ -39,7 +39,10 @@ TEST_CASE("calibrate: what cannot be meant is refused with what could") {
   CHECK(name.code == 2);
   CHECK(name.err.find("did you mean 'device-copy'?") != std::string::npos);
   CHECK(run_calibrate("run --margin 5 --dry-run", {.device = ""}).code == 2);
-  CHECK(run_calibrate("measure", {.device = ""}).code == 2);
+  const ProgramResult command = run_calibrate("smok", {.device = ""});
+  CHECK(command.code == 2);
+  CHECK(command.err.find("did you mean 'smoke'?") != std::string::npos);
+  CHECK(run_calibrate("run --device -1", {.device = ""}).code == 2);
   CHECK(run_calibrate("run --on h2000 --dry-run", {.device = ""}).code == 2);
 }
 

@@ -42,6 +42,9 @@ ProgramResult run_calibrate(const std::string& arguments, const StandIn& how) {
   std::string command = "export ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0; ";
   if (how.log) command += "export SHARDFIT_STAND_IN_LOG='" + log.path + "'; ";
   if (!how.fail.empty()) command += "export SHARDFIT_STAND_IN_FAIL='" + how.fail + "'; ";
+  if (!how.without.empty()) {
+    command += "export SHARDFIT_STAND_IN_WITHOUT='" + how.without + "'; ";
+  }
   if (!how.hang.empty()) command += "export SHARDFIT_STAND_IN_HANG='" + how.hang + "'; ";
   command += "timeout 60 ";
   if (!how.device.empty()) command += SHARDFIT_BINARY_DIR "/shardfit-stand-in " + how.device + " ";

@@ -12,11 +12,12 @@ struct ProgramResult {
 };
 
 struct StandIn {
-  std::string device = {};  // "2xh200 no-peer"; "": no stand-in
-  bool log = false;         // every call, and what was left at the end
-  std::string fail = {};    // "CALL:N:CODE": the N-th call fails
-  std::string hang = {};    // "CALL:N": what the N-th call queues never ends
-  std::string folder = {};  // working directory; "": an own one, removed afterwards
+  std::string device = {};   // "2xh200 no-peer"; "": no stand-in
+  bool log = false;          // every call, and what was left at the end
+  std::string fail = {};     // "CALL:N:CODE": the N-th call fails
+  std::string hang = {};     // "CALL:N": what the N-th call queues never ends
+  std::string without = {};  // titles of libraries that are missing, between commas
+  std::string folder = {};   // working directory; "": an own one, removed afterwards
 };
 
 /// `shardfit-calibrate ARGUMENTS`, at most a minute.

@@ -38,9 +38,7 @@ std::int64_t size_of(const std::string& rate) { return rate == "fp32" || rate ==
 
 }  // namespace
 
-Blas::Blas()
-    : library_("cuBLAS", "cublasCreate_v2",
-               {"libcublas.so.13", "libcublas.so.12", "libcublas.so"}) {
+Blas::Blas() : library_(cublas()) {
   int (*create)(void**) = nullptr;
   library_.get(create, "cublasCreate_v2");
   check(create(&handle_), "cublasCreate");
@@ -118,9 +116,7 @@ bool Blas::grouped_product(const ProductShape& s, const void* a, const void* b, 
   return true;
 }
 
-BlasLt::BlasLt()
-    : library_("cuBLASLt", "cublasLtCreate",
-               {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
+BlasLt::BlasLt() : library_(cublas_lt()) {
   int (*create)(void**) = nullptr;
   library_.get(create, "cublasLtCreate");
   check(create(&handle_), "cublasLtCreate");

@@ -33,4 +33,9 @@ class Library {
   void* handle_ = nullptr;
 };
 
+// The names they are looked for by.
+Library cublas();
+Library cublas_lt();
+Library nccl();
+
 }  // namespace shardfit::calibrate

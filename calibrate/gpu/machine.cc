@@ -52,6 +52,10 @@ void look(Machine& machine) {
   for (int device = 0; device < count; ++device) machine.devices.push_back(facts_of(device, nvml));
   machine.driver = nvml.driver();
   machine.clocks = nvml.clocks(nvml.device(bus_id(0)));
+  for (const auto& [title, library] :
+       {std::pair{"cuBLAS", cublas()}, {"cuBLASLt", cublas_lt()}, {"NCCL", nccl()}}) {
+    if (!library.there()) machine.missing[title] = library.missing();
+  }
   machine.stand_in = dlsym(RTLD_DEFAULT, "shardfit_stand_in") != nullptr || !kernels_run();
 }
 
@@ -79,8 +83,8 @@ Findings run_benchmarks(const Machine& machine, const RunOptions& options, std::
         std::find(options.only.begin(), options.only.end(), name) == options.only.end()) {
       continue;
     }
-    std::string reason =
-        waived_because(row, session.facts(), static_cast<int>(machine.devices.size()), options);
+    std::string reason = waived_because(row, session.facts(),
+                                        static_cast<int>(machine.devices.size()), machine, options);
     if (session.late()) reason = "the time of --quick is used up";
     if (!reason.empty()) {
       findings.waived.push_back({name, reason});

@@ -39,7 +39,7 @@ int nccl_type(DType dtype) {
 
 }  // namespace
 
-Nccl::Nccl() : library_("NCCL", "ncclGetUniqueId", {"libnccl.so.2", "libnccl.so"}) {}
+Nccl::Nccl() : library_(calibrate::nccl()) {}
 
 template <class... Arguments>
 void Nccl::call(const char* name, Arguments... arguments) const {

@@ -117,6 +117,12 @@ void wait_while(Hung hung) {
 
 /// Its presence says that nothing here is a measurement.
 API int shardfit_stand_in() { return 1; }
+/// Libraries that are to be missing: titles between commas.
+API bool shardfit_stand_in_lacks(const char* title) {
+  const char* without = std::getenv("SHARDFIT_STAND_IN_WITHOUT");
+  const std::string list = "," + std::string(without ? without : "") + ",";
+  return list.find("," + std::string(title) + ",") != std::string::npos;
+}
 
 // Devices.
 API cudaError_t cudaGetDeviceCount(int* count) {

@@ -53,7 +53,8 @@ struct DdpJob {
   bool bucket_view = false;         // gradients are views of the buckets
   bool static_graph = false;
   bool find_unused = false;
-  bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
+  bool init_sync = false;  // rank 0's parameters and buffers are sent to the others at the start
+  bool no_sync = false;    // only the last micro-batch of a step exchanges gradients
 };
 
 /// One call of fully_shard.

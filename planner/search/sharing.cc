@@ -172,6 +172,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     job.ddp = program::DdpJob{};
     job.ddp->ranks = ranks;
     job.ddp->rank = rank;
+    job.ddp->init_sync = true;
     // transformers' Trainer enters no_sync for all but the last pass (Accelerator.accumulate)
     job.ddp->no_sync = job.framework == "hf-trainer";
   }

@@ -2,6 +2,7 @@
 // (torch/nn/parallel/distributed.py, torch/csrc/distributed/c10d/reducer.cpp).
 
 #include <algorithm>
+#include <deque>
 #include <numeric>
 #include <span>
 #include <unordered_map>
@@ -29,6 +30,7 @@ class Ddp : public Strategy {
     for (const model::Parameter& p : machine_.parameters(root)) {
       if (p.tensor->leaf_requires_grad) parameters_.push_back(p.tensor);
     }
+    if (job_.init_sync) broadcast_state(root);
     const std::vector<Tensor>& trainable = parameters_;
     // Without unused parameters to look for, the first iteration has one bucket a dtype: it is
     // rebuilt.
@@ -226,25 +228,79 @@ class Ddp : public Strategy {
     return count + (bytes > 0 ? 1 : 0);
   }
 
-  /// Buffers are sent flattened into one tensor a dtype (_sync_buffers).
-  void broadcast_buffers() {
-    std::int64_t bytes = 0;
+  std::vector<Tensor> buffers() const {
+    std::vector<Tensor> found;
     for (const model::Module& module : machine_.modules) {
       const std::size_t parameters = module.type->spec->parameters.size();
       for (std::size_t i = parameters; i < module.tensors.size(); ++i) {
-        const Tensor& buffer = module.tensors[i];
-        if (buffer) bytes += buffer.count() * element_size(buffer.dtype());
+        if (module.tensors[i]) found.push_back(module.tensors[i]);
       }
     }
-    if (bytes == 0) return;
-    const Tensor flat = runtime_.scratch(bytes);
+    return found;
+  }
+
+  /// Sends `bytes` from rank 0; gives the event of its end.
+  std::uint32_t broadcast(std::int64_t bytes) {
     Collective broadcast;
     broadcast.kind = CollectiveKind::broadcast;
     broadcast.dtype = DType::u8;
     broadcast.bytes = bytes;
     broadcast.group = group();
-    runtime_.wait_event(runtime_.exchange(broadcast, runtime_.stream("nccl")),
-                        runtime_.current_stream);
+    return runtime_.exchange(broadcast, runtime_.stream("nccl"));
+  }
+
+  /// Buffers are sent flattened into one tensor a dtype (_sync_buffers).
+  void broadcast_buffers() {
+    std::int64_t bytes = 0;
+    for (const Tensor& buffer : buffers()) bytes += bytes_of(buffer);
+    if (bytes == 0) return;
+    const Tensor flat = runtime_.scratch(bytes);
+    runtime_.wait_event(broadcast(bytes), runtime_.current_stream);
+  }
+
+  /// Parameters and buffers of one dtype that are sent as one.
+  struct Coalesced {
+    DType dtype;
+    std::int64_t bytes = 0;
+    int tensors = 0;
+  };
+  /// In the order of their first tensors; one is full once it has reached 250 MiB
+  /// (compute_bucket_assignment_by_size with _sync_module_states' broadcast_bucket_size).
+  std::vector<Coalesced> coalesced(const model::Module& root) {
+    constexpr std::int64_t full = 250 << 20;
+    std::vector<Tensor> all;
+    for (const model::Parameter& p : machine_.parameters(root)) all.push_back(p.tensor);
+    for (Tensor& buffer : buffers()) all.push_back(std::move(buffer));
+    std::vector<Coalesced> found;
+    for (const Tensor& tensor : all) {
+      auto open = std::find_if(found.begin(), found.end(), [&](const Coalesced& c) {
+        return c.dtype == tensor.dtype() && c.bytes < full;
+      });
+      if (open == found.end()) open = found.insert(found.end(), {tensor.dtype()});
+      open->bytes += bytes_of(tensor);
+      ++open->tensors;
+    }
+    return found;
+  }
+
+  /// torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced: each bucket is flattened, a single
+  /// tensor being flat already; at most two are under way.
+  void broadcast_state(const model::Module& root) {
+    const Scoped<tensor::Label> label(runtime_.label, {"ddp", 0, false});
+    std::deque<std::pair<Tensor, std::uint32_t>> under_way;
+    const auto finish = [&] {
+      runtime_.wait_event(under_way.front().second, runtime_.current_stream);
+      under_way.pop_front();
+    };
+    for (const Coalesced& bucket : coalesced(root)) {
+      if (under_way.size() >= 2) finish();
+      const Tensor flat = bucket.tensors > 1 ? runtime_.scratch(bucket.bytes) : Tensor();
+      under_way.emplace_back(flat, broadcast(bucket.bytes));
+    }
+    while (!under_way.empty()) finish();
+  }
+  static std::int64_t bytes_of(const Tensor& tensor) {
+    return tensor.count() * element_size(tensor.dtype());
   }
 
   DdpJob job_;
