@@ -88,10 +88,57 @@ TEST_CASE("every way to share a job is tried, and the others are said with why n
     others.push_back(other["parallel"].GetString());
     CHECK(std::string(other["because"].GetString()) != "");
   }
-  for (const char* way : {"ddp", "zero1", "fsdp2", "independent"}) {
+  for (const char* way : {"ddp", "zero1", "fsdp2", "fsdp1", "tensor", "pipeline", "independent"}) {
     CAPTURE(way);
     CHECK(std::count(others.begin(), others.end(), way) == 1);
   }
+}
+
+TEST_CASE(
+    "fsdp1 splits what fsdp2 splits; transformers' Trainer, which gives it up, only if asked") {
+  const auto needed = [&](const std::string& more) {
+    const auto plan = json_of(small + more);
+    return plan["options"][0]["gpus"][0]["categories"]["optimizer_states"].GetInt64();
+  };
+  const std::string plain = "--framework plain-pytorch ";
+  const std::int64_t whole = needed(plain + "--on 2xh200 --parallel ddp");
+  for (const char* way : {"fsdp1", "fsdp2"}) {
+    CAPTURE(way);
+    const auto share = static_cast<double>(needed(plain + "--on 2xh200 --parallel " + way));
+    CHECK(share == doctest::Approx(static_cast<double>(whole) / 2).epsilon(0.02));
+  }
+  const auto trainer = json_of(small + "--on 2xh200");
+  for (const Value& other : trainer["options"][0]["alternatives"].GetArray()) {
+    CHECK(other["parallel"].GetString() != std::string("fsdp1"));
+  }
+  const auto asked = json_of(small + "--on 2xh200 --parallel fsdp1");
+  CHECK(asked["options"][0]["parallel"].GetString() == std::string("fsdp1"));
+  CHECK(asked["options"][0]["degrees"]["fsdp"].GetInt() == 2);
+}
+
+TEST_CASE("a pair of AMD is planned like others, its interval wider and its link as it is") {
+  const auto plan = json_of(small + "--on 2xh200 --on 2xmi300x --parallel ddp");
+  const Value& cuda = plan["options"][0];
+  const Value& rocm = plan["options"][1];
+  const auto width = [](const Value& option) {
+    const Value& gpu = option["gpus"][0];
+    return static_cast<double>(gpu["interval_bytes"][1].GetInt64() -
+                               gpu["interval_bytes"][0].GetInt64()) /
+           static_cast<double>(gpu["allocated_bytes"].GetInt64());
+  };
+  CHECK(width(rocm) > width(cuda) + 0.09);
+  const auto workspace = [](const Value& option) {
+    return option["gpus"][0]["categories"]["workspace"].GetInt64();
+  };
+  CHECK(workspace(cuda) == std::int64_t{64} << 20);
+  CHECK(workspace(rocm) == std::int64_t{256} << 20);
+  CHECK(rocm["exchange"]["seconds"].GetDouble() > 2 * cuda["exchange"]["seconds"].GetDouble());
+  bool said = false;
+  for (const Value& warning : rocm["warnings"].GetArray()) {
+    said = said ||
+           std::string(warning.GetString()).starts_with("no job was measured on a card of AMD");
+  }
+  CHECK(said);
 }
 
 TEST_CASE("options of different jobs are not weighed against each other") {

@@ -23,7 +23,7 @@ struct Subject {
   const Gpu& gpu;
   std::ostream& out;
 
-  const Program& program() const { return option.program(); }
+  const Program& program() const { return *gpu.program; }
   const search::Phase& worst() const { return gpu.phases[gpu.worst]; }
   std::int64_t tokens() const { return option.job.job.micro_batch * option.job.job.sequence; }
   void line(const std::string& text) const {

@@ -102,6 +102,7 @@ JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
   }
   accuracy_ = accuracy_of(ways_.front().job.profile.framework,
                           spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
+  if (ways_.front().job.job.device.rocm) accuracy_ = rocm_accuracy(std::move(accuracy_));
   for (const Way& way : ways_) cards_.push_back(card_for(spec, way.parallel));
   add_points();
   if (points_.size() > 1) bound_times();

@@ -148,6 +148,7 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
   option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
+  if (option.job.job.device.rocm) option.accuracy = rocm_accuracy(std::move(option.accuracy));
   const Card card = card_for(spec, parallel);
   program::TrainingJob alone = option.job.job;
   alone.record_computes = true;

@@ -51,12 +51,15 @@ Profile read_profile(const std::string& framework) {
     profile.selective = own.require_boolean("selective").value;
     own.finish();
   }
-  if (const Node* parallel = map.require_list("parallel")) {
-    for (const Node& name : parallel->children) {
-      const auto found = spec::as_choice(name, "'parallel'", spec::parallel_names(), faults);
-      if (found) profile.parallel.push_back(static_cast<spec::Parallel>(*found));
+  const auto read_ways = [&](const Node* list, const char* key, auto& ways) {
+    if (!list) return;
+    for (const Node& name : list->children) {
+      const auto found = spec::as_choice(name, quoted(key), spec::parallel_names(), faults);
+      if (found) ways.push_back(static_cast<spec::Parallel>(*found));
     }
-  }
+  };
+  read_ways(map.require_list("parallel"), "parallel", profile.parallel);
+  read_ways(map.list("on_request"), "on_request", profile.on_request);
   map.finish();
   faults.throw_if_any();
   return profile;

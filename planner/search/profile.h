@@ -18,9 +18,10 @@ struct Profile {
   std::string optimizer_because;
   bool clips = false;
   std::string clip_because;
-  bool reentrant = false;                // of full recompute
-  bool selective = false;                // whether it offers selective recompute
-  std::vector<spec::Parallel> parallel;  // ways to share a job that are modelled, simplest first
+  bool reentrant = false;                  // of full recompute
+  bool selective = false;                  // whether it offers selective recompute
+  std::vector<spec::Parallel> parallel;    // ways to share a job that are modelled, simplest first
+  std::vector<spec::Parallel> on_request;  // others that are, not tried unless asked for
 };
 
 /// Words of the frameworks that have a profile, sorted.

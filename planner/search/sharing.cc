@@ -198,14 +198,28 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     }
     job.fsdp2 = fsdp;
   }
+  if (parallel == Parallel::fsdp1) {
+    program::Fsdp1Job fsdp;
+    fsdp.ranks = ranks;
+    fsdp.rank = rank;
+    const bool accelerate = job.framework == "hf-trainer";
+    if (accelerate) fsdp.prefetch_backward = program::Fsdp1Job::Prefetch::none;
+    if (job.autocast) {  // MixedPrecision, as with fsdp2
+      fsdp.compute = job.autocast;
+      fsdp.reduce = accelerate ? job.autocast : DType::f32;
+      if (!accelerate) job.autocast.reset();
+    }
+    job.fsdp1 = fsdp;
+  }
   return job;
 }
 
 std::string cannot_share(const program::TrainingJob& job, Parallel parallel) {
   if (job.megatron && job.lora) return "an adapter has no place in the program of Megatron-core";
-  if (parallel == Parallel::fsdp2 && job.lora && job.lora->fp32_adapters &&
-      is_half(job.parameters)) {
-    return "fully_shard takes parameters of one dtype, and the adapters are fp32 in a 16-bit model "
+  const bool shards = parallel == Parallel::fsdp1 || parallel == Parallel::fsdp2;
+  if (shards && job.lora && job.lora->fp32_adapters && is_half(job.parameters)) {
+    return std::string(parallel == Parallel::fsdp1 ? "FullyShardedDataParallel" : "fully_shard") +
+           " takes parameters of one dtype, and the adapters are fp32 in a 16-bit model "
            "(--lora-dtype)";
   }
   return "";

@@ -90,6 +90,23 @@ Context context_of(const spec::DeviceSpec& device) {
   return context;
 }
 
+Accuracy rocm_accuracy(Accuracy on_cuda) {
+  Diagnostics faults;
+  const Node root = spec::read_file(spec::data_directory() + "/accuracy.yaml", faults);
+  if (const Node* node = root.child("rocm")) {
+    MapView map(*node, "'rocm'", faults);
+    on_cuda.low += map.require_real("low", {-100, 0}).value / 100;
+    on_cuda.high += map.require_real("high", {0, 1000}).value / 100;
+    const std::string source = map.require_string("source").value;
+    on_cuda.source += (on_cuda.source.empty() ? "" : "; ") + source;
+    map.finish();
+  } else {
+    faults.error(root.where, "the table of errors lacks the key 'rocm'");
+  }
+  faults.throw_if_any();
+  return on_cuda;
+}
+
 Accuracy accuracy_of(const std::string& framework, const std::string& task) {
   Diagnostics faults;
   const Node root = spec::read_file(spec::data_directory() + "/accuracy.yaml", faults);
@@ -100,6 +117,7 @@ Accuracy accuracy_of(const std::string& framework, const std::string& task) {
     stand_in = read_accuracy(map);
     map.finish();
   }
+  file.require_map("rocm");  // rocm_accuracy reads it
   std::vector<ErrorRow> rows;
   read_rows(file, "profiles", faults, [&](MapView& map) {
     ErrorRow row;

@@ -36,6 +36,9 @@ struct Accuracy {
   bool measured = true;  // false: no row of this framework and task; the widest of all rows
 };
 
+/// The same on cards of AMD, where nothing was measured: wider by what the table assumes.
+Accuracy rocm_accuracy(Accuracy on_cuda);
+
 /// Of a framework and task by their words ("plain-pytorch", "full"): the row's errors and those of
 /// the stand-in runtime against real cards, added up.
 Accuracy accuracy_of(const std::string& framework, const std::string& task);

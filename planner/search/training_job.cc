@@ -47,7 +47,9 @@ class Mapping {
 
   void device() {
     const spec::DeviceSpec& device = option_.cluster.device;
-    const auto capability = parse_real(device.compute_capability);
+    const bool rocm = device.compute_capability.starts_with("gfx9");
+    const auto capability = rocm ? std::optional<double>(9.0)  // of CUDA, the nearest
+                                 : parse_real(device.compute_capability);
     if (!capability) {
       not_yet(option_.cluster.where, "a card of capability " + device.compute_capability);
       return;
@@ -55,6 +57,7 @@ class Mapping {
     tensor::DeviceTraits& traits = out_.job.device;
     traits.capability_major = static_cast<int>(*capability);
     traits.capability_minor = static_cast<int>(std::lround(*capability * 10)) % 10;
+    if (rocm) on_rocm(device);
     if (device.multiprocessors) {
       traits.multiprocessors = static_cast<int>(device.multiprocessors->value);
     } else {
@@ -247,6 +250,20 @@ class Mapping {
   }
 
  private:
+  /// PyTorch's host code is the same there; the libraries below it are not.
+  void on_rocm(const spec::DeviceSpec& device) {
+    out_.job.device.rocm = true;
+    assume("kernels", "those of capability 9.0",
+           device.compute_capability +
+               ": what kernels of ROCm need besides is not known, but for the 128 MiB that hipBLAS "
+               "has for each handle");
+    assume("exchange library", "as NCCL", "no reading of what RCCL takes of a card");
+    out_.warnings.push_back(
+        "no job was measured on a card of AMD: bytes are those of the same program on CUDA, and "
+        "their interval is wider by an assumption (" +
+        rocm_accuracy({}).source + ")");
+  }
+
   void assume(std::string key, std::string value, std::string because) {
     out_.assumptions.push_back({std::move(key), std::move(value), std::move(because)});
   }

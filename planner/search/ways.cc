@@ -81,7 +81,8 @@ std::vector<Trial> trials_of(const OptionSpec& option, const Profile& profile,
                  {"give --on " + option.cluster.device.name + ", or parallel independent"});
     return {};
   }
-  const auto& known = profile.parallel;
+  std::vector<Parallel> known = profile.parallel;
+  known.insert(known.end(), profile.on_request.begin(), profile.on_request.end());
   if (splits_model(asked.value) ||
       std::find(known.begin(), known.end(), asked.value) != known.end()) {
     return {{asked.value, {}, {}}};

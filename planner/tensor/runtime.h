@@ -20,14 +20,17 @@ struct DeviceTraits {
   int capability_major = 9;
   int capability_minor = 0;
   int multiprocessors = 132;
+  bool rocm = false;  // AMD: kernels are taken to be those of the capability given
   /// Resident threads of a multiprocessor (CUDA programming guide, compute capabilities).
   int threads_per_multiprocessor() const {
     if (capability_major == 12 || (capability_major == 8 && capability_minor != 0)) return 1536;
     return capability_major == 7 && capability_minor == 5 ? 1024 : 2048;
   }
-  /// cuBLAS workspace of one handle and stream: 32 MiB on 9.x, 10.x and 12.x, else 8,519,680 bytes
+  /// cuBLAS workspace of one handle and stream: 32 MiB on 9.x, 10.x and 12.x, else 8,519,680 bytes;
+  /// hipBLAS on gfx942 and gfx950 128 MiB
   /// (pytorch aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize).
   std::int64_t blas_workspace() const {
+    if (rocm) return std::int64_t{128} << 20;
     const bool large = capability_major == 9 || capability_major == 10 || capability_major == 12;
     return large ? 33554432 : 8519680;
   }
