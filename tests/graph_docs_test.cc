@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/graph_command.h"
+#include "model_support.h"
 
 namespace shardfit {
 namespace {
@@ -45,6 +46,27 @@ TEST_CASE("docs/model_language.md lists the functions of the language") {
   std::ostringstream functions;
   cli::write_functions(functions);
   check_page("model_language.md", page.substr(0, start + 4) + functions.str() + page.substr(end));
+}
+
+TEST_CASE("docs/graphs.md lists the kinds of a graph's operators") {
+  const std::string page = text_of(docs + "graphs.md");
+  const std::string heading = "keep it.\n\n";
+  const std::size_t end = page.find(heading);
+  REQUIRE(end != std::string::npos);
+  std::ostringstream kinds;
+  cli::write_graph_kinds(kinds);
+  check_page("graphs.md", page.substr(0, end + heading.size()) + kinds.str());
+}
+
+TEST_CASE("the graph of docs/graphs.md works") {
+  const std::string page = text_of(docs + "graphs.md");
+  const std::size_t start = page.find("```yaml\n") + 8;
+  const test::TemporaryFile file(page.substr(start, page.find("```\n", start) - start));
+  const program::Lowering lowering(spec::read_model(file.path), "plain-pytorch");
+  CHECK(lowering.parameter_count() > 0);
+  program::TrainingJob job;
+  job.micro_batch = 2;
+  CHECK(lowering.graph(job).total.saved_bytes > 0);
 }
 
 }  // namespace shardfit

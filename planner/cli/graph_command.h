@@ -29,6 +29,8 @@ int graph_command(const GraphOptions& options, std::ostream& out, std::ostream& 
 void print_kinds(std::ostream& out);
 /// The functions alone, one a line with its arguments: a part of docs/model_language.md.
 void write_functions(std::ostream& out);
+/// Kinds of operators of a person's own graph as Markdown: a part of docs/graphs.md.
+void write_graph_kinds(std::ostream& out);
 /// The operator kinds as Markdown: docs/operators.md.
 void write_operator_page(std::ostream& out);
 

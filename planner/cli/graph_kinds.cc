@@ -4,6 +4,7 @@
 #include "cli/graph_command.h"
 #include "graph/operator_kinds.h"
 #include "model/code.h"
+#include "spec/graph_spec.h"
 #include "spec/model_spec.h"
 
 namespace shardfit::cli {
@@ -47,6 +48,46 @@ void print_wrapped(const std::string& first, std::size_t indent, const std::stri
   out << "\n";
 }
 
+/// How an operator of a kind is written: its inputs, its fields with their defaults.
+std::string usage(const spec::ClassSpec& kind) {
+  std::string inputs;
+  for (const spec::ArgumentSpec& input : kind.inputs) {
+    const std::string name = spec::joins(kind) ? "two or more" : input.name;
+    inputs += (inputs.empty() ? "" : ", ") + (input.fallback ? "[" + name + "]" : name);
+  }
+  return inputs;
+}
+
+std::string default_text(const spec::Expr& e) {
+  switch (e.kind) {
+    case spec::ExprKind::none:
+      return "none";
+    case spec::ExprKind::boolean:
+      return e.integer != 0 ? "true" : "false";
+    case spec::ExprKind::integer:
+      return std::to_string(e.integer);
+    case spec::ExprKind::unary:
+      return "-" + default_text(e.children.front());
+    case spec::ExprKind::real: {
+      std::string text = std::to_string(e.real);
+      while (text.ends_with("0") && !text.ends_with(".0")) text.pop_back();
+      return text;
+    }
+    default:
+      return e.text;
+  }
+}
+
+std::string fields(const spec::ClassSpec& kind) {
+  std::string text;
+  for (const spec::ArgumentSpec& take : kind.takes) {
+    if (spec::is_inferred(take.name)) continue;
+    text += (text.empty() ? "" : ", ") + take.name;
+    if (take.fallback) text += " = " + default_text(*take.fallback);
+  }
+  return text;
+}
+
 }  // namespace
 
 void write_functions(std::ostream& out) {
@@ -58,6 +99,16 @@ void print_kinds(std::ostream& out) {
   out << "Operator kinds: what each is, what it saves for backward\n\n";
   for (const graph::OperatorKind& kind : graph::operator_kinds()) {
     print_wrapped(kind.name, column, std::string(kind.summary) + "; saves " + kind.saved, out);
+  }
+  out << "\nKinds of a graph's operators (docs/graphs.md): what each reads, its fields\n\n";
+  for (const spec::ClassSpec& kind : spec::read_graph_kinds().classes) {
+    const std::string name = spec::kind_name(kind);
+    if (name.empty()) continue;
+    const std::string own = fields(kind);
+    print_wrapped(name, column + 2,
+                  "from " + usage(kind) + (own.empty() ? "" : "; " + own) + "; " + kind.summary +
+                      "; saves " + kind.saves,
+                  out);
   }
   out << "\nFunctions of the model language (docs/model_language.md); [optional]\n\n";
   write_functions(out);
@@ -76,6 +127,16 @@ void print_kinds(std::ostream& out) {
       }
       print_wrapped(" ", 2, names, out);
     }
+  }
+}
+
+void write_graph_kinds(std::ostream& out) {
+  out << "| kind | from | fields | is | saves | source |\n| --- | --- | --- | --- | --- | --- |\n";
+  for (const spec::ClassSpec& kind : spec::read_graph_kinds().classes) {
+    const std::string name = spec::kind_name(kind);
+    if (name.empty()) continue;
+    out << "| " << name << " | " << usage(kind) << " | " << fields(kind) << " | " << kind.summary
+        << " | " << kind.saves << " | `" << kind.source << "` |\n";
   }
 }
 

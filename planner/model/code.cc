@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <set>
+#include <string_view>
+#include <unordered_map>
 
 namespace shardfit::model {
 namespace {
@@ -34,16 +36,34 @@ bool is_unit(const std::string& name) {
          name == "dropout";
 }
 
-void collect_targets(const std::vector<Statement>& body, std::vector<std::string>& names) {
+/// Names with their places; the first of a name counts.
+using Places = std::unordered_map<std::string_view, int>;
+
+Places places_of(const std::vector<std::string>& names) {
+  Places places;
+  places.reserve(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) places.emplace(names[i], static_cast<int>(i));
+  return places;
+}
+
+void collect_targets(const std::vector<Statement>& body, std::vector<std::string>& names,
+                     Places& known) {
   for (const Statement& s : body) {
     if (s.kind == StatementKind::assign || s.kind == StatementKind::loop) {
       for (const std::string& name : s.targets) {
-        if (index_of(names, name) < 0) names.push_back(name);
+        if (known.emplace(name, 0).second) names.push_back(name);
       }
     }
-    collect_targets(s.body, names);
-    collect_targets(s.otherwise, names);
+    collect_targets(s.body, names, known);
+    collect_targets(s.otherwise, names, known);
   }
+}
+
+/// Adds the names that statements bind.
+void collect_targets(const std::vector<Statement>& body, std::vector<std::string>& names) {
+  const std::vector<std::string> before = names;
+  Places known = places_of(before);
+  collect_targets(body, names, known);
 }
 
 }  // namespace
@@ -71,10 +91,27 @@ class Binder {
          Diagnostics& faults)
       : globals_(globals), library_(library), texts_(texts), faults_(faults) {}
 
-  void use_class(const CompiledClass& type) { type_ = &type; }
+  void use_class(const CompiledClass& type) {
+    type_ = &type;
+    members_.clear();
+    const spec::ClassSpec& s = *type.spec;
+    const auto add = [this](const auto& list, Op op, int& place) {
+      for (const auto& one : list) members_.emplace(one.name, Member{op, place++});
+    };
+    int place = 0;
+    add(s.children, Op::child, place);
+    place = 0;
+    add(s.parameters, Op::parameter, place);
+    add(s.buffers, Op::parameter, place = static_cast<int>(s.parameters.size()));
+    add(s.takes, Op::own_constant, place = 0);
+    add(s.constants, Op::own_constant, place);
+  }
   /// While children are made, calls name classes, never the module's own children.
   void making_children(bool making) { making_ = making; }
-  void use_locals(const std::vector<std::string>* locals) { locals_ = locals; }
+  void use_locals(const std::vector<std::string>* locals) {
+    locals_ = locals;
+    places_ = locals ? places_of(*locals) : Places{};
+  }
 
   Code bind(const Expr& e) {
     Code c;
@@ -136,7 +173,7 @@ class Binder {
     for (const Statement& s : body) {
       Step step;
       step.kind = s.kind;
-      for (const std::string& target : s.targets) step.slots.push_back(index_of(*locals_, target));
+      for (const std::string& target : s.targets) step.slots.push_back(place_of(target));
       step.value = bind(s.value);
       step.body = bind_all(s.body);
       step.otherwise = bind_all(s.otherwise);
@@ -151,6 +188,11 @@ class Binder {
     return &texts_.back();
   }
 
+  int place_of(const std::string& target) const {
+    const auto it = places_.find(target);
+    return it == places_.end() ? -1 : it->second;
+  }
+
   void bind_children(const Expr& e, Code& c) {
     for (const Expr& child : e.children) c.children.push_back(bind(child));
   }
@@ -162,33 +204,10 @@ class Binder {
       c.a = i;
       return true;
     };
-    if (locals_ && found(Op::local, index_of(*locals_, name))) return true;
-    if (type_) {
-      const spec::ClassSpec& s = *type_->spec;
-      int i = 0;
-      for (const auto& child : s.children) {
-        if (child.name == name) return found(Op::child, i);
-        ++i;
-      }
-      i = 0;
-      for (const auto& t : s.parameters) {
-        if (t.name == name) return found(Op::parameter, i);
-        ++i;
-      }
-      for (const auto& t : s.buffers) {
-        if (t.name == name) return found(Op::parameter, i);
-        ++i;
-      }
-      i = 0;
-      for (const auto& take : s.takes) {
-        if (take.name == name) return found(Op::own_constant, i);
-        ++i;
-      }
-      for (const auto& constant : s.constants) {
-        if (constant.name == name) return found(Op::own_constant, i);
-        ++i;
-      }
-    }
+    const auto local = places_.find(name);
+    if (local != places_.end()) return found(Op::local, local->second);
+    const auto member = members_.find(name);
+    if (member != members_.end()) return found(member->second.op, member->second.place);
     return found(Op::global, globals_.find(name));
   }
 
@@ -296,9 +315,15 @@ class Binder {
   Library* library_;
   std::deque<std::string>& texts_;
   Diagnostics& faults_;
+  struct Member {
+    Op op;
+    int place;
+  };
   const CompiledClass* type_ = nullptr;
+  std::unordered_map<std::string_view, Member> members_;  // of the class
   bool making_ = false;
   const std::vector<std::string>* locals_ = nullptr;
+  Places places_;  // of the locals
 };
 
 namespace {

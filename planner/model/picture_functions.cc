@@ -68,6 +68,21 @@ std::vector<std::int64_t> numbers_of(const Value& v, const char* what) {
   return out;
 }
 Value pad(Machine&, Value* a) { return Value::of(t::pad(first(a), numbers_of(a[1], "widths"))); }
+/// torch.narrow: a view even where it is the whole.
+Value narrow(Machine&, Value* a) {
+  const std::int64_t dim = integer_of(a[1], "a dimension");
+  const std::int64_t start = integer_of(a[2], "the start");
+  const std::int64_t length = integer_of(a[3], "the length");
+  const int rank = first(a).rank();
+  if (dim < -rank || dim >= rank) throw std::runtime_error("no such dimension");
+  const int d = static_cast<int>(dim);
+  if (start < 0 || length < 0 || start > first(a).size(d) - length) {
+    throw std::runtime_error("places " + std::to_string(start) + " to " +
+                             std::to_string(start + length) + " of " +
+                             std::to_string(first(a).size(d)));
+  }
+  return Value::of(t::slice(first(a), d, start, start + length));
+}
 Value roll(Machine&, Value* a) {
   std::vector<int> dims;
   for (const std::int64_t dim : numbers_of(a[1], "dimensions")) {
@@ -165,6 +180,7 @@ const std::vector<BuiltinRow>& picture_table() {
       {"normalize_weight", {"v", "g", "dim"}, 3, normalize_weight},
       {"upsample", {"x", "factor"}, 2, upsample},
       {"pad", {"x", "widths"}, 2, pad},
+      {"narrow", {"x", "dim", "start", "length"}, 4, narrow},
       {"roll", {"x", "dims"}, 2, roll},
       {"dropout_in_place", {"x", "p"}, 2, drop_in_place},
       {"unbind", {"x", "dim"}, 1, unbind},

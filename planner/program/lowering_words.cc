@@ -6,6 +6,7 @@
 #include "model/blame.h"
 #include "model/dimensions.h"
 #include "model/machine.h"
+#include "spec/graph_spec.h"
 
 namespace shardfit::program {
 
@@ -80,6 +81,10 @@ void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
              const spec::ModelSpec& model) {
   const std::string text =
       std::string(error.what()) + (error.path.empty() ? "" : " (in module '" + error.path + "')");
+  if (model.graph) {
+    const bool known = error.where.known() && error.where.source == model.graph->where.source;
+    throw InputError(known ? error.where : spec::place_of_operator(*model.graph, error.path), text);
+  }
   const spec::Node* number = model::number_behind(error.where, error.what(), family, model);
   if (!number || !error.where.known()) throw InputError(error.where, text);
   throw InputError(number->where, quoted(number->key) + ": " + text,

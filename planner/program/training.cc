@@ -7,6 +7,7 @@
 #include "graph/trace.h"
 #include "model/blame.h"
 #include "model/dimensions.h"
+#include "model/graph_family.h"
 #include "model/machine.h"
 #include "program/clip.h"
 #include "program/lora.h"
@@ -281,7 +282,7 @@ Value run_start(const Library& library, const std::string& program, Machine& mac
 Lowering::Lowering(spec::ModelSpec model, const std::string& framework,
                    const std::vector<std::string>& implementations)
     : model_(std::move(model)),
-      family_(spec::read_family_of(model_, {framework}, implementations)) {}
+      family_(model::read_family_of(model_, {framework}, implementations)) {}
 
 Lowering::~Lowering() = default;
 

@@ -95,6 +95,9 @@ ClassSpec read_class(const Node& node, Diagnostics& faults) {
   if (const Node* forward = map.find("forward")) c.forward = parse_statements(*forward, faults);
   if (const auto unit = map.boolean("recompute_unit")) c.recompute_unit = unit->value;
   if (const auto linear = map.boolean("is_linear")) c.is_linear = linear->value;
+  c.summary = text_of(map.find("summary"), "summary", faults);
+  c.saves = text_of(map.find("saves"), "saves", faults);
+  c.source = text_of(map.find("source"), "source", faults);
   map.finish();
   return c;
 }
@@ -148,7 +151,9 @@ void read_library(const std::string& file, FamilySpec& family, Diagnostics& faul
   extra_map.find("summary");
   extra_map.find("source");
   extra_map.find("profile");  // a framework's own settings: search/profile.h
-  read_classes(extra_map.require("modules"), family, faults);
+  const Node* modules = extra_map.require("modules");
+  if (modules && modules->child("make_batch")) family.asks_for_batch = true;
+  read_classes(modules, family, faults);
   extra_map.finish();
 }
 
@@ -188,6 +193,7 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   }
   for (const std::string& file : replacing) read_library(file, family, faults);
   read_classes(map.require("modules"), family, faults);
+  family.own_batch = family.find_class("make_batch") != nullptr;
   read_ties(map.find("ties"), family, faults);
   map.finish();
   for (const std::string& file : library) read_library(file, family, faults);

@@ -59,6 +59,7 @@ struct ClassSpec {
   std::vector<Statement> forward;
   bool recompute_unit = false;  // gradient checkpointing wraps it
   bool is_linear = false;       // an adapter may take its place
+  std::string summary, saves, source;  // of a kind of operators: for people
   Location where;
 };
 
@@ -83,6 +84,8 @@ struct FamilySpec {
   std::vector<std::pair<std::string, std::string>> heads;  // head -> class
   std::vector<ClassSpec> classes;                          // of the family, then of the library
   std::vector<TieSpec> ties;
+  bool own_batch = false;    // it makes its batches itself: pictures, latents, sound, tables
+  bool asks_for_batch = false;  // the framework's program calls make_batch
   Location where;
 
   const ClassSpec* find_class(const std::string& class_name) const;

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "spec/data_directory.h"
+#include "spec/graph_spec.h"
 
 namespace shardfit::spec {
 namespace {
@@ -147,6 +148,34 @@ std::vector<std::string> data_files(const std::string& folder) {
 }
 
 namespace {
+
+/// A person's own graph: its family is the kinds of operators.
+ModelSpec graph_model(const Node& root, const std::string& path) {
+  ModelSpec model;
+  model.graph = read_graph(root);
+  model.where = root.where;
+  model.model_type = "graph";
+  model.family_file = data_directory() + "/graph/operators.yaml";
+  model.name = model.graph->name.empty() ? fs::path(path).stem().string() : model.graph->name;
+  model.source = text_at(root, "source");
+  Diagnostics faults;
+  if (const Node* count = root.child("parameters")) {
+    model.expected_parameters = as_integer(*count, "'parameters' of the graph", {1}, faults);
+  }
+  faults.throw_if_any();
+  if (const Node* numbers = root.child("numbers")) model.numbers = *numbers;
+  model.numbers.kind = Kind::map;
+  if (!model.numbers.where.known()) model.numbers.where = root.where;
+  if (const Node* longest = root.child("longest-sequence")) {
+    const Node* number =
+        longest->kind == Kind::string ? model.numbers.child(longest->text) : longest;
+    Node positions = number ? *number : *longest;
+    positions.key = "max_position_embeddings";  // where those who ask for it look
+    if (positions.kind == Kind::integer) model.numbers.children.push_back(std::move(positions));
+  }
+  return model;
+}
+
 std::vector<std::string> shipped_models() {
   std::vector<std::string> names;
   for (const std::string& file : data_files("models")) names.push_back(fs::path(file).stem());
@@ -179,6 +208,7 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
   if (root.kind != Kind::map) {
     throw InputError(root.where, "expected a model (a map of keys), found " + describe(root));
   }
+  if (is_graph(root)) return graph_model(root, path);
   const std::vector<FamilyEntry> families = family_entries();
   ModelSpec model;
   model.where = root.where;

@@ -3,6 +3,7 @@
 // config.json.
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,6 +14,8 @@
 #include "spec/node.h"
 
 namespace shardfit::spec {
+
+struct GraphSpec;
 
 struct ModelSpec {
   std::string name;
@@ -25,6 +28,7 @@ struct ModelSpec {
   std::vector<std::pair<std::string, std::string>> framework_families;
   Node numbers;                                     // a map: what the file gives, by key
   std::optional<std::int64_t> expected_parameters;  // stated by the file
+  std::shared_ptr<const GraphSpec> graph;           // where the file is a graph of a person's own
   Location where;
 };
 

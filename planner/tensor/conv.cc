@@ -89,7 +89,7 @@ Tensor convolve(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_
   const Scoped<const char*> label(runtime.label.kind, "convolution");
   const bool fits = x.rank() == rank && weight.rank() == rank && c.groups > 0 &&
                     x.size(1) == weight.size(1) * c.groups && weight.size(0) % c.groups == 0;
-  bool covers = c.stride >= 1 && c.dilation >= 1 && c.padding >= 0;
+  bool covers = c.stride >= 1 && c.dilation >= 1 && c.padding >= 0 && weight.count() > 0;
   for (int i = 2; fits && covers && i < rank; ++i) {
     covers =
         weight.size(i) > 0 && x.size(i) + 2 * c.padding >= c.dilation * (weight.size(i) - 1) + 1;

@@ -49,6 +49,7 @@ void rms_norm_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
   const Tensor x = node.load(0);
   const Tensor rstd = node.load(1);
+  const Tensor input = contiguous(x);
   const Tensor gradient = contiguous(in[0]);
   if (node.wants(0)) out[0] = runtime.empty(x.shape(), x.dtype());
   if (node.wants(1)) out[1] = runtime.empty(Shape{x.size(-1)}, node.dtype);
@@ -145,13 +146,15 @@ Tensor layer_norm(const Tensor& x_in, const Tensor& weight_in, const Tensor& bia
   return out;
 }
 
-Tensor rms_norm(const Tensor& x, const Tensor& weight) {
-  Runtime& runtime = x.runtime();
+Tensor rms_norm(const Tensor& x_in, const Tensor& weight_in) {
+  Runtime& runtime = x_in.runtime();
   const Scoped<const char*> label(runtime.label.kind, "rms_norm");
-  if (weight.rank() != 1 || x.rank() < 1 || x.size(-1) != weight.size(0)) {
-    throw ShapeError("rms_norm: input " + shape_text(x.shape()) + ", weight " +
-                     shape_text(weight.shape()));
+  if (weight_in.rank() != 1 || x_in.rank() < 1 || x_in.size(-1) != weight_in.size(0)) {
+    throw ShapeError("rms_norm: input " + shape_text(x_in.shape()) + ", weight " +
+                     shape_text(weight_in.shape()));
   }
+  const Tensor weight = cast_full(weight_in);
+  const Tensor x = cast_full(x_in);
   NodeRef node;
   if (runtime.grad_enabled && (x.requires_grad() || weight.requires_grad())) {
     node = runtime.make_node("rms_norm", rms_norm_backward, 2);

@@ -1,0 +1,266 @@
+#include "model/graph_values.h"
+
+#include <algorithm>
+
+#include "base/format.h"
+#include "tensor/ops.h"
+
+namespace shardfit::model {
+namespace {
+
+using spec::Expr;
+using spec::ExprKind;
+using spec::GraphOperator;
+
+constexpr std::int64_t largest_number = std::int64_t{1} << 40;
+constexpr std::int64_t most_passes = 250'000;
+
+Expr number(std::int64_t n, const Location& where) {
+  Expr e;
+  e.kind = ExprKind::integer;
+  e.integer = n;
+  e.where = where;
+  return e;
+}
+
+/// Words of the job that expressions of a graph may use.
+Globals job_words(std::int64_t sequence) {
+  Globals globals;
+  globals.set("micro_batch", Value::of(GraphValues::batch));
+  globals.set("sequence", Value::of(sequence));
+  globals.set("decoder_sequence", Value::of(sequence));
+  globals.set("batchnorm_in_eval_mode", Value::of_bool(false));
+  globals.set("cudnn_disabled", Value::of_bool(false));
+  return globals;
+}
+
+bool is_dtype(const std::string& word) {
+  for (int d = 0; d <= static_cast<int>(DType::boolean); ++d) {
+    if (word == dtype_name(static_cast<DType>(d))) return true;
+  }
+  return false;
+}
+
+bool names_pass(const Expr& e) {
+  if (e.kind == ExprKind::name && e.text == "pass") return true;
+  return std::any_of(e.children.begin(), e.children.end(), names_pass);
+}
+
+bool names_pass(const spec::GraphScope& scope) {
+  return std::any_of(scope.operators.begin(), scope.operators.end(), [](const GraphOperator& op) {
+    if (op.body) return names_pass(op.times) || names_pass(*op.body);
+    return std::any_of(op.fields.begin(), op.fields.end(),
+                       [](const auto& field) { return names_pass(field.second); });
+  });
+}
+
+void check_size(const Value& value, const Expr& at) {
+  if (value.kind == ValueKind::list) {
+    for (const Value& one : *value.list) check_size(one, at);
+  }
+  if (value.kind == ValueKind::integer &&
+      (value.integer > largest_number || value.integer < -largest_number)) {
+    throw ModelError(at.where, "", "a number beyond " + format_count(largest_number));
+  }
+}
+
+}  // namespace
+
+GraphValues::GraphValues(const spec::GraphSpec& graph, const spec::Node& numbers)
+    : graph_(graph),
+      globals_(job_words(64)),
+      runtime_({}),
+      library_(graph.kinds, globals_),
+      machine_(runtime_, library_, globals_) {
+  runtime_.module_id("");
+  runtime_.grad_enabled = false;
+  machine_.parameter_dtype = DType::f32;
+  read_numbers(numbers);
+  if (!graph.longest_sequence || !faults.empty()) return;
+  const Value longest = evaluate(*graph.longest_sequence, -1);
+  if (longest.kind != ValueKind::integer || longest.integer < 1) {
+    if (faults.empty()) {
+      faults.error(graph.longest_sequence->where,
+                   "'longest-sequence' must be a whole number of at least 1");
+    }
+    return;
+  }
+  sequence_ = longest.integer;
+  globals_.set("sequence", Value::of(sequence_));
+  globals_.set("decoder_sequence", Value::of(sequence_));
+}
+
+/// Each number may use those before it; what the model's file (or an override) gives wins.
+void GraphValues::read_numbers(const spec::Node& numbers) {
+  for (const spec::ConstantSpec& constant : graph_.numbers) {
+    Expr expression = constant.value;
+    const spec::Node* given = numbers.child(constant.name);
+    if (given && given->where.source != expression.where.source) {
+      expression = parse_expression(*given, faults);
+    }
+    const Value value = evaluate(expression, -1);
+    if (value.kind == ValueKind::integer) {
+      numbers_[constant.name] = number(value.integer, expression.where);
+    } else if (value.kind == ValueKind::real) {
+      expression.kind = ExprKind::real;
+      expression.real = value.real;
+      expression.children.clear();
+      numbers_[constant.name] = std::move(expression);
+    } else {
+      numbers_[constant.name] = number(1, expression.where);
+      if (faults.empty()) {
+        faults.error(expression.where, quoted(constant.name) + " must be a number");
+      }
+    }
+  }
+}
+
+void GraphValues::check_name(const Expr& name, std::int64_t pass) {
+  if (faults.size() >= Diagnostics::most_shown) return;
+  std::vector<std::string> known = {"batch", "sequence"};
+  if (pass >= 0) known.emplace_back("pass");
+  for (const auto& [number_name, value] : numbers_) known.push_back(number_name);
+  std::vector<std::string> notes = suggest(name.text, known);
+  notes.push_back("numbers of the graph stand under 'numbers'");
+  faults.error(name.where, "unknown number " + quoted(name.text), notes);
+}
+
+Expr GraphValues::written(const Expr& e, std::int64_t pass) {
+  if (e.kind == ExprKind::integer || e.kind == ExprKind::real) return e;
+  if (e.kind == ExprKind::name) {
+    if (e.text == "pass" && pass >= 0) return number(pass, e.where);
+    const auto it = numbers_.find(e.text);
+    if (it != numbers_.end()) {
+      Expr value = it->second;
+      value.where = e.where;
+      return value;
+    }
+    Expr out = e;
+    if (e.text == "batch") {
+      out.text = "micro_batch";
+    } else if (e.text != "sequence" && !is_dtype(e.text)) {
+      check_name(e, pass);
+      return number(1, e.where);
+    }
+    return out;
+  }
+  if (e.kind == ExprKind::call && e.text != "min" && e.text != "max" && e.text != "int") {
+    faults.error(e.where, "expressions of a graph call min, max and int only");
+    return number(1, e.where);
+  }
+  Expr out = e;
+  for (Expr& child : out.children) child = written(child, pass);
+  return out;
+}
+
+Value GraphValues::evaluate(const Expr& expression, std::int64_t pass) {
+  const Expr over_words = written(expression, pass);
+  if (over_words.kind == ExprKind::integer) {
+    const Value value = Value::of(over_words.integer);
+    check_size(value, over_words);
+    return value;
+  }
+  const Code code = bind_expression(over_words, globals_, &library_, texts_, faults);
+  Value value = machine_.evaluate(code, nullptr, nullptr);
+  check_size(value, over_words);
+  return value;
+}
+
+Tensor GraphValues::input(const spec::GraphInput& input) {
+  DType dtype = DType::f32;
+  if (input.dtype.kind != ExprKind::none) {
+    const Code code = bind_expression(input.dtype, globals_, nullptr, texts_, faults);
+    if (code.value.kind == ValueKind::dtype) {
+      dtype = code.value.dtype;
+    } else if (faults.empty()) {
+      faults.error(input.dtype.where, "the dtype of " + quoted(input.name) +
+                                          " must be one of: fp64, fp32, bf16, fp16, int64, int32, "
+                                          "int16, int8, uint8, bool");
+    }
+  }
+  try {
+    const Value shape = evaluate(input.shape, -1);
+    if (!faults.empty()) return {};
+    const tensor::Shape sizes = sizes_of(shape, "the shape");
+    if (sizes.count() == 0) throw std::runtime_error("a size of 0");
+    return runtime_.empty(sizes, dtype);
+  } catch (const std::runtime_error& error) {
+    faults.error(input.shape.where, "the shape of " + quoted(input.name) + ": " + error.what());
+  }
+  return {};
+}
+
+GraphValues::Ran GraphValues::run(const GraphOperator& op, const std::vector<Tensor>& inputs,
+                                  const std::string& path, std::int64_t pass, Expr& make) {
+  const spec::ClassSpec& kind = *op.kind;
+  const std::size_t known = faults.size();
+  ValueList takes(kind.takes.size());
+  Ran ran;
+  for (std::size_t i = 0; i < kind.takes.size(); ++i) {
+    const std::string& take = kind.takes[i].name;
+    if (spec::is_inferred(take)) {
+      const Tensor& first = inputs.front();
+      const int dim = take == "input_width" ? first.rank() - 1 : 1;
+      if (first.rank() < 2) {
+        throw ModelError(op.where, path, "its input needs two dimensions or more");
+      }
+      takes[i] = Value::of(first.size(dim));
+      make.children.push_back(number(first.size(dim), op.where));
+      make.names.push_back(take);
+      continue;
+    }
+    for (const auto& [name, expression] : op.fields) {
+      if (name != take) continue;
+      takes[i] = evaluate(expression, pass);
+      make.children.push_back(written(expression, pass));
+      make.names.push_back(take);
+      if (name == "in_place") ran.in_place = takes[i].truth();
+    }
+  }
+  if (faults.size() > known) return ran;  // names nobody knows
+  const Module* module = machine_.build(*library_.find(kind.name), std::move(takes), path);
+  ran.has_parameters = std::any_of(module->tensors.begin(), module->tensors.end(),
+                                   [](const Tensor& t) { return t && t->leaf_requires_grad; });
+  for (const Tensor& t : module->tensors) {
+    if (t && t.count() == 0) {
+      throw ModelError(op.where, path, "it has a weight of " + tensor::shape_text(t.shape()));
+    }
+  }
+  ValueList arguments;
+  for (const Tensor& t : inputs) arguments.push_back(Value::of(t));
+  if (spec::joins(kind)) arguments = {Value::of_list(std::move(arguments))};
+  arguments.resize(kind.inputs.size());
+  const Value result = machine_.call(*module, arguments.data(), arguments.size());
+  if (result.kind != ValueKind::tensor) throw ModelError(op.where, path, "it gives no tensor");
+  ran.result = result.tensor;
+  if (ran.result.count() == 0) {
+    throw ModelError(op.where, path, "it gives nothing: " + tensor::shape_text(ran.result.shape()));
+  }
+  machine_.modules.pop_back();
+  return ran;
+}
+
+std::optional<std::int64_t> GraphValues::times(const GraphOperator& loop) {
+  const std::size_t known = faults.size();
+  try {
+    const Value value = evaluate(loop.times, -1);
+    if (faults.size() > known) return {};
+    if (value.kind == ValueKind::integer && value.integer >= 1 && value.integer <= most_passes) {
+      return value.integer;
+    }
+    faults.error(loop.times.where, "'repeat' of " + quoted(loop.name) +
+                                       ": expected a whole number from 1 to " +
+                                       format_count(most_passes));
+  } catch (const std::runtime_error& error) {
+    faults.error(loop.times.where, "'repeat' of " + quoted(loop.name) + ": " + error.what());
+  }
+  return {};
+}
+
+bool GraphValues::uses_pass(const spec::GraphScope& scope) {
+  const auto it = uses_pass_.find(&scope);
+  if (it != uses_pass_.end()) return it->second;
+  return uses_pass_[&scope] = names_pass(scope);
+}
+
+}  // namespace shardfit::model
