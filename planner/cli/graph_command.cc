@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "base/format.h"
+#include "base/units.h"
 #include "program/training.h"
 #include "spec/job_spec.h"
 #include "spec/model_spec.h"
@@ -131,8 +132,13 @@ void print_rows(const std::vector<Row>& rows, std::ostream& out) {
 void print_table(const ModelGraph& graph, const program::Lowering& lowering,
                  const program::TrainingJob& job, std::ostream& out) {
   const spec::ModelSpec& model = lowering.model();
-  out << model.name << ", family " << lowering.family().name << ": "
-      << format_count(graph.total.parameters) << " parameters\n"
+  const std::int64_t count = lowering.parameter_count();  // as published: some buffers too
+  out << model.name << ", family " << lowering.family().name << ": " << format_count(count)
+      << " parameters"
+      << (count == graph.total.parameters
+              ? ""
+              : ", " + format_count(count - graph.total.parameters) + " of them not trained")
+      << "\n"
       << "micro-batch " << format_count(job.micro_batch) << ", sequence "
       << format_count(job.sequence) << ", " << precision_text(job) << "\n\n";
   std::vector<Row> rows{
@@ -161,6 +167,47 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
   out << ".\nFlops of matrix products and attention: forward "
       << format_flops(Flops(graph.total.forward.flops)) << ", backward "
       << format_flops(Flops(graph.total.backward.flops)) << ".\n";
+}
+
+/// A network of which the family knows the parameters alone.
+bool only_counted(const program::Lowering& lowering) {
+  const auto& heads = lowering.family().heads;
+  return heads.size() == 1 && heads.front().first == "parameters";
+}
+
+/// The parameters of such a network by module of the first level.
+void print_count(const program::Lowering& lowering, bool json, std::ostream& out) {
+  std::vector<std::pair<std::string, std::int64_t>> parts;
+  for (const auto& parameter : lowering.parameters()) {
+    const std::string part = parameter.path.substr(0, parameter.path.find('.'));
+    if (parts.empty() || parts.back().first != part) parts.emplace_back(part, 0);
+    parts.back().second = checked_add(parts.back().second, parameter.shape.count());
+  }
+  if (json) {
+    rapidjson::OStreamWrapper stream(out);
+    rapidjson::PrettyWriter<rapidjson::OStreamWrapper> writer(stream);
+    writer.SetIndent(' ', 2);
+    writer.StartObject();
+    writer.Key("version");
+    writer.Int(1);
+    writer.Key("model");
+    writer.String(lowering.model().name.c_str());
+    writer.Key("family");
+    writer.String(lowering.family().name.c_str());
+    writer.Key("parameters");
+    writer.Int64(lowering.parameter_count());
+    writer.Key("memory_is_modelled");
+    writer.Bool(false);
+    writer.EndObject();
+    out << "\n";
+    return;
+  }
+  out << lowering.model().name << ", family " << lowering.family().name << ": "
+      << format_count(lowering.parameter_count()) << " parameters\n\n";
+  std::vector<Row> rows{{"module", {"parameters"}}};
+  for (const auto& [part, count] : parts) rows.push_back({part, {format_count(count)}});
+  print_rows(rows, out);
+  out << "\nThe memory of this network is not modelled.\n";
 }
 
 class GraphWriter {
@@ -277,6 +324,10 @@ int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&)
   }
   const program::Lowering lowering(spec::read_model(options.model), "plain-pytorch",
                                    options.implementations);
+  if (only_counted(lowering)) {
+    print_count(lowering, options.json, out);
+    return 0;
+  }
   const program::TrainingJob job = job_of(options, lowering);
   const ModelGraph graph = lowering.graph(job);
   if (options.dot) print_dot(graph, *options.dot, out);

@@ -125,6 +125,16 @@ Value part(Machine&, Value* a) {
   const std::int64_t end = std::max(start, bound(number_or(a[2], "the end", n)));
   return Value::of_list({a[0].list->begin() + start, a[0].list->begin() + end});
 }
+/// The letters of a text, one by one: layers that a file writes as a word.
+Value letters(Machine& m, Value* a) {
+  if (a[0].kind != ValueKind::text) throw std::runtime_error("only a text has letters");
+  ValueList out;
+  for (const char c : *a[0].text) {
+    m.globals.texts.emplace_back(1, c);
+    out.push_back(Value::of_text(&m.globals.texts.back()));
+  }
+  return Value::of_list(std::move(out));
+}
 Value lstm_cell(Machine&, Value* a) {
   std::pair<Tensor, Tensor> made = t::lstm_cell(
       first(a), tensor_of(a[1], "gates"), tensor_of(a[2], "a cell"), a[3].tensor, a[4].tensor);
@@ -190,6 +200,7 @@ const std::vector<BuiltinRow>& picture_table() {
        3,
        lstm_cell},
       {"part", {"list", "start", "end"}, 2, part},
+      {"letters", {"text"}, 1, letters},
       {"softplus", {"x"}, 1, softplus},
       {"is_list", {"x"}, 1, is_list},
       {"embedding_bag", {"weight", "indices", "offsets"}, 3, embedding_bag},
