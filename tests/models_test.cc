@@ -26,11 +26,11 @@ TEST_CASE("models: every file of model_specs/models counts its published paramet
 
 TEST_CASE("models: a network whose memory is not modelled is counted, and no plan is made of it") {
   const auto counted = test::run_command("shardfit graph flux2-klein-4b");
-  CHECK(counted.exit_code == 0);
+  CHECK(counted.code == 0);
   CHECK(counted.out.find("3,875,544,576 parameters") != std::string::npos);
   CHECK(counted.out.find("memory of this network is not modelled") != std::string::npos);
   const auto planned =
       test::run_command("shardfit plan --model flux2-klein-4b --framework plain-pytorch --on h200");
-  CHECK(planned.exit_code == 2);
+  CHECK(planned.code == 2);
   CHECK(planned.err.find("its parameters alone are counted") != std::string::npos);
 }
