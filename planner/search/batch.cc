@@ -138,8 +138,11 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
     table.cliff.push_back({std::move(words), search.judge_job(samples, tokens, change)});
   };
   if (search.divisors().empty()) add("one sample more", micro + 1, sequence);
-  add("samples of " + std::to_string(sequence_step) + " tokens more", micro,
-      sequence + sequence_step);
+  const auto longest = option.lowering->longest_sequence();
+  if (!longest || sequence + sequence_step <= *longest) {
+    add("samples of " + std::to_string(sequence_step) + " tokens more", micro,
+        sequence + sequence_step);
+  }
   if (option.job.job.attention != "eager") {
     add("attention eager", micro, sequence,
         [](program::TrainingJob& job) { job.attention = "eager"; });
