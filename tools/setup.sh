@@ -5,7 +5,7 @@ packages=(
   "g++:compiles the program"
   "cmake:describes the build"
   "ninja-build:runs the build"
-  "libyaml-cpp-dev:reads YAML"
+  "libyaml-dev:reads YAML"
   "rapidjson-dev:reads and writes JSON"
   "libcli11-dev:reads the command line"
   "libboost-graph-dev:holds the operator graph"

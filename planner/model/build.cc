@@ -226,27 +226,29 @@ namespace {
 
 /// `wraps`: it holds a module in whose place it stands, and lists what that one has first
 /// (peft/tuners/lora/layer.py, base_layer).
-void list_parameters(const Module& module, bool wraps, std::set<const void*>& seen,
-                     std::vector<Parameter>& out);
+void list_parameters(const Module& module, bool wraps, std::vector<Parameter>& out);
 
-void list_own(const Module& module, std::set<const void*>& seen, std::vector<Parameter>& out) {
+void list_own(const Module& module, std::vector<Parameter>& out) {
   const auto& own = module.type->spec->parameters;
   for (std::size_t i = 0; i < own.size(); ++i) {
     const Tensor& t = module.tensors[i];
-    if (!t || !seen.insert(t.get()).second) continue;
-    const std::string dot = module.path.empty() ? "" : module.path + ".";
-    out.push_back({dot + own[i].name, t, &module, static_cast<int>(i)});
+    if (!t) continue;
+    std::string path;
+    path.reserve(module.path.size() + 1 + own[i].name.size());
+    path += module.path;
+    if (!path.empty()) path += '.';
+    path += own[i].name;
+    out.push_back({std::move(path), t, &module, static_cast<int>(i)});
   }
 }
 
-void list_parameters(const Module& module, bool wraps, std::set<const void*>& seen,
-                     std::vector<Parameter>& out) {
-  if (!wraps) list_own(module, seen, out);
+void list_parameters(const Module& module, bool wraps, std::vector<Parameter>& out) {
+  if (!wraps) list_own(module, out);
   const auto visit = [&](const Value& child) {
     if (child.kind != ValueKind::module) return;
     const Module* adapter = child.module->replaced_by;
-    if (!adapter || adapter == &module) return list_parameters(*child.module, false, seen, out);
-    list_parameters(*adapter, adapter->type != child.module->type, seen, out);
+    if (!adapter || adapter == &module) return list_parameters(*child.module, false, out);
+    list_parameters(*adapter, adapter->type != child.module->type, out);
   };
   for (const Value& child : module.children) {
     visit(child);
@@ -254,15 +256,24 @@ void list_parameters(const Module& module, bool wraps, std::set<const void*>& se
       for (const Value& item : *child.list) visit(item);
     }
   }
-  if (wraps) list_own(module, seen, out);
+  if (wraps) list_own(module, out);
 }
 
 }  // namespace
 
 std::vector<Parameter> Machine::parameters(const Module& root) const {
   std::vector<Parameter> out;
-  std::set<const void*> seen;
-  list_parameters(root, false, seen, out);
+  list_parameters(root, false, out);
+  // A tensor that several modules share is listed where it comes first.
+  std::vector<std::pair<const void*, std::size_t>> places;
+  places.reserve(out.size());
+  for (std::size_t i = 0; i < out.size(); ++i) places.emplace_back(out[i].tensor.get(), i);
+  std::sort(places.begin(), places.end());
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    if (places[i].first == places[i - 1].first) out[places[i].second].module = nullptr;
+  }
+  out.erase(std::remove_if(out.begin(), out.end(), [](const Parameter& p) { return !p.module; }),
+            out.end());
   return out;
 }
 

@@ -1,6 +1,7 @@
 #include "model/code.h"
 
 #include <algorithm>
+#include <mutex>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -373,6 +374,23 @@ Library::Library(const spec::FamilySpec& family, const Globals& globals) : famil
 const CompiledClass* Library::find(const std::string& name) const {
   const auto it = classes_.find(name);
   return it == classes_.end() ? nullptr : it->second.get();
+}
+
+std::shared_ptr<const Library> bind_family(std::shared_ptr<const spec::FamilySpec> family,
+                                           const Globals& globals) {
+  struct Kept {
+    std::shared_ptr<const spec::FamilySpec> family;  // so that its address stays its own
+    std::shared_ptr<const Library> library;
+  };
+  static std::mutex mutex;
+  static std::map<std::pair<const spec::FamilySpec*, std::vector<std::string>>, Kept> bound;
+  const std::lock_guard<std::mutex> lock(mutex);
+  Kept& kept = bound[{family.get(), globals.names}];
+  if (!kept.library) {
+    kept.library = std::make_shared<const Library>(*family, globals);
+    kept.family = std::move(family);
+  }
+  return kept.library;
 }
 
 Code bind_expression(const spec::Expr& expression, const Globals& globals, Library* library,

@@ -124,7 +124,7 @@ struct Globals {
   void set_text(const std::string& name, const std::string& text);
 };
 
-/// Resolves the names of all classes. Throws InputError for names nobody defines.
+/// Classes with the names of all of them resolved. Throws InputError for names nobody defines.
 class Library {
  public:
   Library(const spec::FamilySpec& family, const Globals& globals);
@@ -137,6 +137,11 @@ class Library {
   std::map<std::string, std::unique_ptr<CompiledClass>> classes_;
   std::deque<std::string> texts_;
 };
+
+/// The family's classes, bound once for each list of the globals' names and kept: numbers of a job or
+/// a model do not change what a name stands for. Throws InputError as Library does.
+std::shared_ptr<const Library> bind_family(std::shared_ptr<const spec::FamilySpec> family,
+                                           const Globals& globals);
 
 /// An expression outside any class (a dimension's default, a check), over globals only.
 Code bind_expression(const spec::Expr& expression, const Globals& globals, Library* library,

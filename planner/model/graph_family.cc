@@ -387,18 +387,20 @@ class Translator {
 
 }  // namespace
 
-spec::FamilySpec read_family_of(const spec::ModelSpec& model,
-                                const std::vector<std::string>& frameworks,
-                                const std::vector<std::string>& implementations) {
-  spec::FamilySpec family = spec::read_family_of(model, frameworks, implementations);
-  if ((family.own_batch || model.graph) && !family.asks_for_batch) {
+std::shared_ptr<const spec::FamilySpec> read_family_of(
+    const spec::ModelSpec& model, const std::vector<std::string>& frameworks,
+    const std::vector<std::string>& implementations) {
+  const auto family = spec::read_family_of(model, frameworks, implementations);
+  if ((family->own_batch || model.graph) && !family->asks_for_batch) {
     throw InputError(model.where,
                      "the program of " + join(frameworks) + " hands tokens to a model, " +
                          quoted(model.name) + " reads a batch of its own",
                      {"take the framework plain-pytorch"});
   }
-  if (model.graph) Translator(model, family).run();
-  return family;
+  if (!model.graph) return family;
+  auto translated = std::make_shared<spec::FamilySpec>(*family);
+  Translator(model, *translated).run();
+  return translated;
 }
 
 }  // namespace shardfit::model

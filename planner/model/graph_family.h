@@ -10,8 +10,8 @@ namespace shardfit::model {
 /// Reads the family of any model. Of a graph the sizes of weights that follow from shapes are found
 /// by running its operators once, without values, for a batch of 2. Throws InputError with every
 /// operator that does not go together with what it reads.
-spec::FamilySpec read_family_of(const spec::ModelSpec& model,
-                                const std::vector<std::string>& frameworks,
-                                const std::vector<std::string>& implementations = {});
+std::shared_ptr<const spec::FamilySpec> read_family_of(
+    const spec::ModelSpec& model, const std::vector<std::string>& frameworks,
+    const std::vector<std::string>& implementations = {});
 
 }  // namespace shardfit::model

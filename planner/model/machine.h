@@ -92,7 +92,7 @@ class Frame {
 
 class Machine {
  public:
-  Machine(tensor::Runtime& runtime_in, Library& library_in, Globals& globals_in)
+  Machine(tensor::Runtime& runtime_in, const Library& library_in, Globals& globals_in)
       : runtime(runtime_in), library(library_in), globals(globals_in) {}
 
   /// Makes a module and all below it, allocating parameters and buffers in construction order.
@@ -120,7 +120,7 @@ class Machine {
   bool run(const std::vector<Step>& steps, const Module* self, Value* locals, Value& result);
 
   tensor::Runtime& runtime;
-  Library& library;
+  const Library& library;
   Globals& globals;
   DType parameter_dtype = DType::bf16;
   bool training = true;

@@ -123,18 +123,19 @@ void add_counted_buffers(Machine& machine, const Globals& globals,
 
 std::vector<Lowering::ParameterShape> Lowering::parameters() const {
   Globals globals;
-  model::set_dimensions(family_, model_, globals);
+  model::set_dimensions(*family_, model_, globals);
   TrainingJob job;
   job.framework = "plain-pytorch";
-  job.head = family_.heads.front().first;
-  set_job_words(job, family_, globals);
-  if (family_.framework == "megatron") set_megatron_words(job, globals);
-  Library library(family_, globals);
+  job.head = family_->heads.front().first;
+  set_job_words(job, *family_, globals);
+  if (family_->framework == "megatron") set_megatron_words(job, globals);
+  const std::shared_ptr<const Library> bound = model::bind_family(family_, globals);
+  const Library& library = *bound;
   Runtime runtime({});
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   try {
-    const Module* root = machine.build(class_of(library, family_.heads.front().second), {}, "");
+    const Module* root = machine.build(class_of(library, family_->heads.front().second), {}, "");
     machine.tie();
     std::vector<ParameterShape> out;
     for (const model::Parameter& p : machine.parameters(*root)) {
@@ -143,7 +144,7 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
     add_counted_buffers(machine, globals, out);
     return out;
   } catch (const model::ModelError& error) {
-    rethrow(error, family_, model_);
+    rethrow(error, *family_, model_);
   } catch (const OverflowError& error) {
     blame_overflow(error, model_);
     throw;
@@ -151,9 +152,9 @@ std::vector<Lowering::ParameterShape> Lowering::parameters() const {
 }
 
 std::optional<std::int64_t> Lowering::longest_sequence() const {
-  if (!family_.longest_sequence) return {};
+  if (!family_->longest_sequence) return {};
   Globals globals;
-  model::set_dimensions(family_, model_, globals);
+  model::set_dimensions(*family_, model_, globals);
   const spec::FamilySpec no_classes;
   Library library(no_classes, globals);
   Runtime runtime({});
@@ -161,7 +162,7 @@ std::optional<std::int64_t> Lowering::longest_sequence() const {
   std::deque<std::string> texts;
   Diagnostics faults;
   const model::Code code =
-      bind_expression(*family_.longest_sequence, globals, nullptr, texts, faults);
+      bind_expression(*family_->longest_sequence, globals, nullptr, texts, faults);
   faults.throw_if_any();
   const Value value = machine.evaluate(code, nullptr, nullptr);
   if (value.kind != ValueKind::integer) return {};
@@ -171,22 +172,23 @@ std::optional<std::int64_t> Lowering::longest_sequence() const {
 namespace {
 
 /// The model under a head, built; `see` gets its modules in order of construction.
-void build_model(const spec::FamilySpec& family, const spec::ModelSpec& model,
-                 const std::string& head,
+void build_model(const std::shared_ptr<const spec::FamilySpec>& family,
+                 const spec::ModelSpec& model, const std::string& head,
                  const std::function<void(const Machine&, const Globals&)>& see) {
   Globals globals;
-  model::set_dimensions(family, model, globals);
+  model::set_dimensions(*family, model, globals);
   TrainingJob job;
   job.head = head;
-  set_job_words(job, family, globals);
-  Library library(family, globals);
+  set_job_words(job, *family, globals);
+  const std::shared_ptr<const Library> bound = model::bind_family(family, globals);
+  const Library& library = *bound;
   Runtime runtime({});
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   try {
-    machine.build(class_of(library, head_of(job, family).second), {}, "");
+    machine.build(class_of(library, head_of(job, *family).second), {}, "");
   } catch (const model::ModelError& error) {
-    rethrow(error, family, model);
+    rethrow(error, *family, model);
   } catch (const OverflowError& error) {
     blame_overflow(error, model);
     throw;

@@ -10,6 +10,7 @@
 #include "model/graph_family.h"
 #include "model/machine.h"
 #include "program/clip.h"
+#include "program/decay_groups.h"
 #include "program/lora.h"
 #include "program/lowering_words.h"
 #include "program/offload.h"
@@ -48,7 +49,11 @@ class Trainer : public model::Host {
     for (const model::Parameter& p : machine_.parameters(root_)) {
       if (p.tensor->leaf_requires_grad) listed.push_back(p.tensor);
     }
+    groups_ = strategy_ || job_.framework != "hf-trainer"
+                  ? std::vector<std::vector<Tensor>>{}
+                  : decay_groups(machine_.parameters(root_));
     trainable_ = strategy_ ? strategy_->optimized(std::move(listed)) : std::move(listed);
+    if (groups_.empty()) groups_.push_back(trainable_);
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       trainable_[i]->parameter = static_cast<std::int32_t>(i);
     }
@@ -75,7 +80,7 @@ class Trainer : public model::Host {
     if (job_.zero_redundancy) {
       optimizer_ = make_zero_redundancy(std::move(optimizer_), *job_.zero_redundancy);
     }
-    optimizer_->construct(trainable_);
+    for (const auto& group : groups_) optimizer_->construct(group);
   }
 
   void begin_step(int step) {
@@ -186,7 +191,7 @@ class Trainer : public model::Host {
     const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
     if (strategy_ && strategy_->step()) return;
     if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale();
-    optimizer_->step(trainable_);
+    for (const auto& group : groups_) optimizer_->step(group);
     found_infinite_.reset();
   }
 
@@ -212,6 +217,7 @@ class Trainer : public model::Host {
   const Module& root_;
   std::shared_ptr<ShardedParameters> shards_;  // built in parts
   std::vector<Tensor> trainable_;
+  std::vector<std::vector<Tensor>> groups_;  // of the optimizer; together all trainable ones
   std::unique_ptr<Strategy> strategy_;
   std::int64_t forwards_ = 0;
   std::unique_ptr<Optimizer> optimizer_;
@@ -302,41 +308,42 @@ graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
 }
 
 std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
-  if (family_.framework != "megatron") return {};
+  if (family_->framework != "megatron") return {};
   Globals globals;
-  model::set_dimensions(family_, model_, globals);
+  model::set_dimensions(*family_, model_, globals);
   return check_megatron(job, globals);
 }
 
 Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {
-  const TrainingJob job = family_.framework == "megatron" ? megatron_form(asked, model_) : asked;
+  const TrainingJob job = family_->framework == "megatron" ? megatron_form(asked, model_) : asked;
   Globals globals;
-  model::set_dimensions(family_, model_, globals);
-  set_job_words(job, family_, globals);
-  if (family_.framework == "megatron") set_megatron_words(job, globals);
-  Library library(family_, globals);
+  model::set_dimensions(*family_, model_, globals);
+  set_job_words(job, *family_, globals);
+  if (family_->framework == "megatron") set_megatron_words(job, globals);
+  const std::shared_ptr<const Library> bound = model::bind_family(family_, globals);
+  const Library& library = *bound;
   Runtime runtime(job.device);
   runtime.record_computes = job.record_computes;
   runtime.module_id("");
   Machine machine(runtime, library, globals);
-  machine.parameter_dtype = family_.built_in == "fp32" ? DType::f32 : job.parameters;
+  machine.parameter_dtype = family_->built_in == "fp32" ? DType::f32 : job.parameters;
   runtime.meta = job.fsdp2 && job.fsdp2->built_on_meta;
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }
   try {
-    if (family_.framework == "megatron") {
+    if (family_->framework == "megatron") {
       throw_if_any(check_megatron(job, globals), model_);
-      run_megatron(job, machine, class_of(library, head_of(job, family_).second),
+      run_megatron(job, machine, class_of(library, head_of(job, *family_).second),
                    class_of(library, program_class(job.program)));
       return std::move(runtime.program);
     }
     std::shared_ptr<ShardedParameters> shards;
     if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
-    const Module* root = machine.build(class_of(library, head_of(job, family_).second), {}, "");
+    const Module* root = machine.build(class_of(library, head_of(job, *family_).second), {}, "");
     machine.built = nullptr;
     machine.tie();
-    if (!job.deepspeed && (!family_.built_in.empty() || job.channels_last)) {
+    if (!job.deepspeed && (!family_->built_in.empty() || job.channels_last)) {
       Machine::convert(*root, job.parameters, job.channels_last);
       machine.parameter_dtype = job.parameters;
     }
@@ -392,7 +399,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     if (graph) *graph = trace.finish(machine.parameters(*root));
     return std::move(runtime.program);
   } catch (const model::ModelError& error) {
-    rethrow(error, family_, model_);
+    rethrow(error, *family_, model_);
   } catch (const OverflowError& error) {
     blame_overflow(error, model_);
     throw;

@@ -137,13 +137,13 @@ class Lowering {
   std::int64_t recompute_units(const std::string& head) const;
 
   const spec::ModelSpec& model() const { return model_; }
-  const spec::FamilySpec& family() const { return family_; }
+  const spec::FamilySpec& family() const { return *family_; }
 
  private:
   Program run(const TrainingJob& job, graph::ModelGraph* graph) const;
 
   spec::ModelSpec model_;
-  spec::FamilySpec family_;
+  std::shared_ptr<const spec::FamilySpec> family_;
 };
 
 }  // namespace shardfit::program

@@ -21,8 +21,9 @@ std::vector<std::string> modelled_frameworks() {
 Profile read_profile(const std::string& framework) {
   static const std::vector<std::string> clip_kinds{"none", "foreach"};
   Diagnostics faults;
-  const Node root =
-      spec::read_file(spec::data_directory() + "/frameworks/" + framework + ".yaml", faults);
+  const std::shared_ptr<const Node> file =
+      spec::read_data(spec::data_directory() + "/frameworks/" + framework + ".yaml", faults);
+  const Node& root = *file;
   Profile profile;
   profile.framework = framework;
   const Node* node = root.child("profile");
@@ -67,7 +68,9 @@ Profile read_profile(const std::string& framework) {
 
 std::vector<std::string> default_adapter_targets(const std::string& model_type) {
   Diagnostics faults;
-  const Node root = spec::read_file(spec::data_directory() + "/adapter_targets.yaml", faults);
+  const std::shared_ptr<const Node> file =
+      spec::read_data(spec::data_directory() + "/adapter_targets.yaml", faults);
+  const Node& root = *file;
   std::vector<std::string> targets;
   if (const Node* types = root.child("targets")) {
     if (const Node* names = types->child(model_type)) {

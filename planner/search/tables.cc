@@ -41,7 +41,9 @@ Accuracy read_accuracy(MapView& map) {
 
 Context context_of(const std::string& compute_capability) {
   Diagnostics faults;
-  const Node root = spec::read_file(spec::data_directory() + "/runtime.yaml", faults);
+  const std::shared_ptr<const Node> kept =
+      spec::read_data(spec::data_directory() + "/runtime.yaml", faults);
+  const Node& root = *kept;
   MapView file(root, "the runtime's table", faults);
   Context found;
   bool done = false;
@@ -67,7 +69,9 @@ Context exchange_of(std::int64_t ranks) {
   Context found;
   if (ranks == 1) return found;
   Diagnostics faults;
-  const Node root = spec::read_file(spec::data_directory() + "/runtime.yaml", faults);
+  const std::shared_ptr<const Node> kept =
+      spec::read_data(spec::data_directory() + "/runtime.yaml", faults);
+  const Node& root = *kept;
   MapView file(root, "the runtime's table", faults);
   read_rows(file, "exchange", faults, [&](MapView& map) {
     const auto up_to = map.integer("up_to_ranks", {2});
@@ -109,7 +113,9 @@ Accuracy rocm_accuracy(Accuracy on_cuda) {
 
 Accuracy accuracy_of(const std::string& framework, const std::string& task) {
   Diagnostics faults;
-  const Node root = spec::read_file(spec::data_directory() + "/accuracy.yaml", faults);
+  const std::shared_ptr<const Node> kept =
+      spec::read_data(spec::data_directory() + "/accuracy.yaml", faults);
+  const Node& root = *kept;
   MapView file(root, "the table of errors", faults);
   Accuracy stand_in;
   if (const Node* node = file.require_map("stand_in")) {

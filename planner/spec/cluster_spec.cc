@@ -207,7 +207,7 @@ const DeviceSpec* DeviceCatalog::load(const std::string& name, Diagnostics& faul
   if (const auto found = loaded_.find(name); found != loaded_.end()) return &found->second;
   const auto file = files_.find(name);
   if (file == files_.end()) return nullptr;
-  DeviceSpec spec = read_device(read_file(file->second, faults), faults);
+  DeviceSpec spec = read_device(*read_data(file->second, faults), faults);
   if (spec.name != name) {
     faults.error(spec.where, "the file of device " + shardfit::quoted(spec.name) + " is called " +
                                  shardfit::quoted(name + ".yaml"));

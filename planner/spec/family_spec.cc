@@ -1,6 +1,9 @@
 #include "spec/family_spec.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <span>
 
 namespace shardfit::spec {
 namespace {
@@ -145,8 +148,7 @@ void read_ties(const Node* list, FamilySpec& family, Diagnostics& faults) {
 }
 
 /// A file of modules without a family: those that are there already win.
-void read_library(const std::string& file, FamilySpec& family, Diagnostics& faults) {
-  const Node extra = read_file(file, faults);
+void read_library(const Node& extra, FamilySpec& family, Diagnostics& faults) {
   MapView extra_map(extra, "library", faults);
   extra_map.find("summary");
   extra_map.find("source");
@@ -165,10 +167,12 @@ const ClassSpec* FamilySpec::find_class(const std::string& class_name) const {
   return it == classes.end() ? nullptr : &*it;
 }
 
-FamilySpec read_family(const std::string& path, const std::vector<std::string>& library,
-                       const std::vector<std::string>& replacing) {
-  Diagnostics faults;
-  const Node root = read_file(path, faults);
+namespace {
+
+using NodePtr = std::shared_ptr<const Node>;
+
+FamilySpec family_of(const Node& root, std::span<const NodePtr> replacing,
+                     std::span<const NodePtr> library, Diagnostics& faults) {
   FamilySpec family;
   family.where = root.where;
   MapView map(root, "family", faults);
@@ -191,14 +195,43 @@ FamilySpec read_family(const std::string& path, const std::vector<std::string>& 
   if (const Node* heads = map.require_map("heads")) {
     for (const Node& child : heads->children) family.heads.emplace_back(child.key, child.text);
   }
-  for (const std::string& file : replacing) read_library(file, family, faults);
+  for (const NodePtr& file : replacing) read_library(*file, family, faults);
   read_classes(map.require("modules"), family, faults);
   family.own_batch = family.find_class("make_batch") != nullptr;
   read_ties(map.find("ties"), family, faults);
   map.finish();
-  for (const std::string& file : library) read_library(file, family, faults);
+  for (const NodePtr& file : library) read_library(*file, family, faults);
   faults.throw_if_any();
   return family;
+}
+
+}  // namespace
+
+std::shared_ptr<const FamilySpec> read_family(const std::string& path,
+                                              const std::vector<std::string>& library,
+                                              const std::vector<std::string>& replacing) {
+  struct Kept {
+    std::vector<NodePtr> files;  // as long as they are kept, no other file has their addresses
+    std::shared_ptr<const FamilySpec> family;
+  };
+  static std::mutex mutex;
+  static std::map<std::vector<const Node*>, Kept> families;
+  Diagnostics faults;
+  std::vector<NodePtr> files{read_data(path, faults)};
+  for (const std::string& file : replacing) files.push_back(read_data(file, faults));
+  for (const std::string& file : library) files.push_back(read_data(file, faults));
+  std::vector<const Node*> key;
+  for (const NodePtr& file : files) key.push_back(file.get());
+  key.insert(key.begin() + 1 + static_cast<std::ptrdiff_t>(replacing.size()), nullptr);
+  const std::lock_guard<std::mutex> lock(mutex);
+  Kept& kept = families[key];
+  if (!kept.family) {
+    const std::span<const NodePtr> rest = std::span<const NodePtr>(files).subspan(1);
+    kept.family = std::make_shared<const FamilySpec>(family_of(
+        *files.front(), rest.first(replacing.size()), rest.subspan(replacing.size()), faults));
+    kept.files = std::move(files);
+  }
+  return kept.family;
 }
 
 }  // namespace shardfit::spec

@@ -92,8 +92,10 @@ struct FamilySpec {
 };
 
 /// Reads a family; classes of `library` files are added where the family does not define them
-/// itself, those of `replacing` files win over both. Throws InputError.
-FamilySpec read_family(const std::string& path, const std::vector<std::string>& library,
-                       const std::vector<std::string>& replacing = {});
+/// itself, those of `replacing` files win over both. Kept while the files stay as they are. Throws
+/// InputError.
+std::shared_ptr<const FamilySpec> read_family(const std::string& path,
+                                              const std::vector<std::string>& library,
+                                              const std::vector<std::string>& replacing = {});
 
 }  // namespace shardfit::spec

@@ -301,7 +301,7 @@ bool is_inferred(const std::string& take) {
 }
 
 FamilySpec read_graph_kinds() {
-  return read_family(data_directory() + "/graph/operators.yaml", {});
+  return *read_family(data_directory() + "/graph/operators.yaml", {});
 }
 
 bool is_graph(const Node& root) {

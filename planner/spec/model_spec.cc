@@ -26,7 +26,8 @@ std::vector<FamilyEntry> family_entries() {
   std::vector<FamilyEntry> entries;
   for (const std::string& file : data_files("families")) {
     Diagnostics faults;
-    const Node root = read_file(file, faults);
+    const std::shared_ptr<const Node> kept = read_data(file, faults);
+    const Node& root = *kept;
     FamilyEntry entry;
     entry.file = file;
     if (const Node* name = root.child("family")) entry.name = name->text;
@@ -259,8 +260,9 @@ void override_number(ModelSpec& model, const std::string& key, const Node& value
   model.numbers.children.back().key = key;
 }
 
-FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks,
-                          const std::vector<std::string>& implementations) {
+std::shared_ptr<const FamilySpec> read_family_of(const ModelSpec& model,
+                                                 const std::vector<std::string>& frameworks,
+                                                 const std::vector<std::string>& implementations) {
   std::vector<std::string> replacing;
   for (const std::string& name : implementations) {
     const std::vector<std::string> known = data_files("implementations");

@@ -44,7 +44,8 @@ void override_number(ModelSpec& model, const std::string& key, const Node& value
 
 /// The family of a model with the library files beside it. `implementations` (files of
 /// model_specs/implementations) replace modules and functions of the family and the library.
-FamilySpec read_family_of(const ModelSpec& model, const std::vector<std::string>& frameworks,
-                          const std::vector<std::string>& implementations = {});
+std::shared_ptr<const FamilySpec> read_family_of(
+    const ModelSpec& model, const std::vector<std::string>& frameworks,
+    const std::vector<std::string>& implementations = {});
 
 }  // namespace shardfit::spec

@@ -7,8 +7,8 @@
 
 namespace shardfit::spec {
 
-/// Fed in document order. Reports duplicate keys; throws InputError for nesting or a number of values
-/// past the limits, and for keys that are not plain words.
+/// Fed in document order. Reports duplicate keys; throws InputError for nesting or a number of
+/// values past the limits, and for keys that are not plain words.
 class NodeBuilder {
  public:
   NodeBuilder(SourcePtr source, Diagnostics& faults)
@@ -20,6 +20,8 @@ class NodeBuilder {
   void end();
 
   bool empty() const { return root_.empty(); }
+  /// The value is there whole.
+  bool done() const { return !root_.empty() && open_.empty(); }
   /// True where the next scalar is a key of the innermost map.
   bool at_key() const { return !open_.empty() && open_.back().awaits_key; }
   /// The finished tree.

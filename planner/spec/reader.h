@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,6 +38,9 @@ SourcePtr read_source(const std::string& path, Bytes most = largest_file);
 /// text is neither; other faults go to `faults`.
 Node read_text(const SourcePtr& source, Diagnostics& faults);
 Node read_file(const std::string& path, Diagnostics& faults);
+/// The same for a file of the data directory, which many jobs of one process ask for: read once and
+/// kept while the file stays as it is (size and time of its last change).
+std::shared_ptr<const Node> read_data(const std::string& path, Diagnostics& faults);
 
 /// A checked value and its place.
 template <class T>
