@@ -216,6 +216,26 @@ void shorten_assumed_sequences(spec::PlanSpec& plan, Lowerings& lowerings) {
   }
 }
 
+/// A network whose batch is no text is trained by a plain loop where nobody names a framework.
+void assume_plain_loops(spec::PlanSpec& plan) {
+  for (OptionSpec& option : plan.options) {
+    spec::Setting<spec::Framework>& framework = option.job.framework;
+    if (!framework.assumed()) continue;
+    const spec::ModelSpec model =
+        spec::read_model(spec::resolve_beside(option.job.model), option.job.model.where);
+    const std::string name = spec::framework_names()[static_cast<std::size_t>(framework.value)];
+    const auto family = spec::read_family_of(model, {name});
+    if ((!family->own_batch && !model.graph) || family->asks_for_batch) continue;
+    framework.value = spec::Framework::plain_pytorch;
+    framework.because = "not given; the network reads a batch of its own, not tokens";
+    for (spec::Assumption& assumption : option.job.assumptions) {
+      if (assumption.key == "framework") {
+        assumption = {"framework", "plain-pytorch", framework.because};
+      }
+    }
+  }
+}
+
 /// Of the whole model, where a rank's program holds a part of it.
 std::int64_t parameters_of(const Option& option) {
   if (option.split.tensor * option.split.pipeline == 1) return option.program().parameters_total;
@@ -229,6 +249,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   Diagnostics faults;
   Lowerings lowerings;
   spec::PlanSpec filled = with_equal_batches(asked);
+  assume_plain_loops(filled);
   shorten_assumed_sequences(filled, lowerings);
   plan.spec = std::make_shared<const spec::PlanSpec>(std::move(filled));
   std::vector<Ready> ready;

@@ -233,7 +233,9 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
     faults.error(where, "data parallelism takes all GPUs: none is left to split the model");
     return {};
   }
-  Way way{trial.parallel, {}, lowerings.share(option)};
+  Way way;
+  way.parallel = trial.parallel;
+  way.lowering = lowerings.share(option);
   auto job = job_of_option(option, alone ? 1 : split->data, *way.lowering, faults);
   if (!job) return {};
   if (megatron) set_megatron(option, trial.parallel, *split, *way.lowering, *job, faults);
