@@ -383,7 +383,9 @@ std::shared_ptr<const Library> bind_family(std::shared_ptr<const spec::FamilySpe
     std::shared_ptr<const Library> library;
   };
   static std::mutex mutex;
-  static std::map<std::pair<const spec::FamilySpec*, std::vector<std::string>>, Kept> bound;
+  // Never taken down: a process ends sooner so.
+  static auto& bound =
+      *new std::map<std::pair<const spec::FamilySpec*, std::vector<std::string>>, Kept>;
   const std::lock_guard<std::mutex> lock(mutex);
   Kept& kept = bound[{family.get(), globals.names}];
   if (!kept.library) {

@@ -215,7 +215,7 @@ std::shared_ptr<const FamilySpec> read_family(const std::string& path,
     std::shared_ptr<const FamilySpec> family;
   };
   static std::mutex mutex;
-  static std::map<std::vector<const Node*>, Kept> families;
+  static auto& families = *new std::map<std::vector<const Node*>, Kept>;  // never taken down
   Diagnostics faults;
   std::vector<NodePtr> files{read_data(path, faults)};
   for (const std::string& file : replacing) files.push_back(read_data(file, faults));
