@@ -1,8 +1,6 @@
 // Graphs of a person's own: right ones are counted exactly, wrong ones give located errors.
 #include <doctest/doctest.h>
 
-#include <chrono>
-
 #include "exact_readings.h"
 #include "model_support.h"
 #include "program/training.h"
@@ -244,16 +242,14 @@ TEST_CASE("a program that has no place for a batch of its own says so") {
 
 namespace {
 
-double seconds_of(const std::string& text, const std::string& name, std::int64_t operators) {
+/// Counts and runs it. A way that were quadratic in the operators would not end in a minute.
+void run_through(const std::string& text, const std::string& name, std::int64_t operators) {
   const test::TemporaryFile file(text, name);
-  const auto start = std::chrono::steady_clock::now();
   const Lowering lowering(spec::read_model(file.path), "plain-pytorch");
   CHECK(lowering.parameter_count() == 72);
-  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
   TrainingJob job;
   job.parameters = DType::f32;
   CHECK(lowering.graph(job).total.operators >= operators);
-  return taken.count();
 }
 
 }  // namespace
@@ -279,10 +275,9 @@ TEST_CASE("100,000 operators: a deep chain, a wide one, a loop") {
       "inputs: {x: {shape: [batch, 8]}}\noperators:\n  a: {kind: linear, from: x, outputs: 8}\n"
       "  many:\n    repeat: 100000\n    from: a\n    operators: {b: {kind: relu, from: many}}\n"
       "    result: b\n  end: {kind: mean, from: many}\nloss: end\n";
-  // Generous for machines that do something else as well: the benchmark has the real figure.
-  CHECK(seconds_of(deep, "deep.json", count) < 5);
-  CHECK(seconds_of(wide, "wide.json", count) < 5);
-  CHECK(seconds_of("graph: t\n" + loop, "loop.yaml", count) < 5);
+  run_through(deep, "deep.json", count);
+  run_through(wide, "wide.json", count);
+  run_through("graph: t\n" + loop, "loop.yaml", count);
 }
 
 }  // namespace shardfit
