@@ -20,6 +20,13 @@ struct StandIn {
   std::string folder = {};   // working directory; "": an own one, removed afterwards
 };
 
+/// Why nothing runs here: there is no card, or the program was built without a CUDA compiler.
+#ifdef SHARDFIT_CUDA
+inline const std::string why_waived = "no CUDA device";
+#else
+inline const std::string why_waived = "this program has no CUDA part";
+#endif
+
 /// `shardfit-calibrate ARGUMENTS`, at most a minute.
 ProgramResult run_calibrate(const std::string& arguments, const StandIn& how);
 
