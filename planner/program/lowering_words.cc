@@ -119,36 +119,43 @@ void add_counted_buffers(Machine& machine, const Globals& globals,
   }
 }
 
+/// The model under a head, built; `see` gets its modules in order of construction, and its root.
+void build_model(const std::shared_ptr<const spec::FamilySpec>& family,
+                 const spec::ModelSpec& model, const std::string& head,
+                 const std::function<void(Machine&, const Module& root)>& see) {
+  Globals globals;
+  model::set_dimensions(*family, model, globals);
+  TrainingJob job;
+  job.head = head;
+  set_job_words(job, *family, globals);
+  if (family->framework == "megatron") set_megatron_words(job, globals);
+  const std::shared_ptr<const Library> bound = model::bind_family(family, globals);
+  Runtime runtime({});
+  runtime.module_id("");
+  Machine machine(runtime, *bound, globals);
+  try {
+    see(machine, *machine.build(class_of(*bound, head_of(job, *family).second), {}, ""));
+  } catch (const model::ModelError& error) {
+    rethrow(error, *family, model);
+  } catch (const OverflowError& error) {
+    blame_overflow(error, model);
+    throw;
+  }
+}
+
 }  // namespace
 
 std::vector<Lowering::ParameterShape> Lowering::parameters() const {
-  Globals globals;
-  model::set_dimensions(*family_, model_, globals);
-  TrainingJob job;
-  job.framework = "plain-pytorch";
-  job.head = family_->heads.front().first;
-  set_job_words(job, *family_, globals);
-  if (family_->framework == "megatron") set_megatron_words(job, globals);
-  const std::shared_ptr<const Library> bound = model::bind_family(family_, globals);
-  const Library& library = *bound;
-  Runtime runtime({});
-  runtime.module_id("");
-  Machine machine(runtime, library, globals);
-  try {
-    const Module* root = machine.build(class_of(library, family_->heads.front().second), {}, "");
-    machine.tie();
-    std::vector<ParameterShape> out;
-    for (const model::Parameter& p : machine.parameters(*root)) {
-      out.push_back({p.path, p.tensor.shape()});
-    }
-    add_counted_buffers(machine, globals, out);
-    return out;
-  } catch (const model::ModelError& error) {
-    rethrow(error, *family_, model_);
-  } catch (const OverflowError& error) {
-    blame_overflow(error, model_);
-    throw;
-  }
+  std::vector<ParameterShape> out;
+  build_model(family_, model_, family_->heads.front().first,
+              [&](Machine& machine, const Module& root) {
+                machine.tie();
+                for (const model::Parameter& p : machine.parameters(root)) {
+                  out.push_back({p.path, p.tensor.shape()});
+                }
+                add_counted_buffers(machine, machine.globals, out);
+              });
+  return out;
 }
 
 std::optional<std::int64_t> Lowering::longest_sequence() const {
@@ -169,38 +176,10 @@ std::optional<std::int64_t> Lowering::longest_sequence() const {
   return value.integer;
 }
 
-namespace {
-
-/// The model under a head, built; `see` gets its modules in order of construction.
-void build_model(const std::shared_ptr<const spec::FamilySpec>& family,
-                 const spec::ModelSpec& model, const std::string& head,
-                 const std::function<void(const Machine&, const Globals&)>& see) {
-  Globals globals;
-  model::set_dimensions(*family, model, globals);
-  TrainingJob job;
-  job.head = head;
-  set_job_words(job, *family, globals);
-  const std::shared_ptr<const Library> bound = model::bind_family(family, globals);
-  const Library& library = *bound;
-  Runtime runtime({});
-  runtime.module_id("");
-  Machine machine(runtime, library, globals);
-  try {
-    machine.build(class_of(library, head_of(job, *family).second), {}, "");
-  } catch (const model::ModelError& error) {
-    rethrow(error, *family, model);
-  } catch (const OverflowError& error) {
-    blame_overflow(error, model);
-    throw;
-  }
-  see(machine, globals);
-}
-
-}  // namespace
-
 std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) const {
   std::vector<LinearModule> out;
-  build_model(family_, model_, head, [&](const Machine& machine, const Globals& globals) {
+  build_model(family_, model_, head, [&](Machine& machine, const Module&) {
+    const Globals& globals = machine.globals;
     const int vocabulary = globals.find("vocab_size");
     for (const Module& m : machine.modules) {
       if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
@@ -216,7 +195,7 @@ std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) c
 
 std::int64_t Lowering::recompute_units(const std::string& head) const {
   std::int64_t units = 0;
-  build_model(family_, model_, head, [&](const Machine& machine, const Globals&) {
+  build_model(family_, model_, head, [&](Machine& machine, const Module&) {
     for (const Module& m : machine.modules) units += m.type->spec->recompute_unit ? 1 : 0;
   });
   return units;

@@ -21,14 +21,7 @@ constexpr double worth_a_change = 0.02;
 /// The job of the option before a rank's strategy was put into it.
 RankJob unshared(const Option& option) {
   RankJob job = option.job;
-  // The wrapper's policy took autocast's place (sharing.cc).
-  if (job.job.fsdp2 && job.job.fsdp2->compute) job.job.autocast = job.job.fsdp2->compute;
-  if (job.job.fsdp1 && job.job.fsdp1->compute) job.job.autocast = job.job.fsdp1->compute;
-  job.job.ddp.reset();
-  job.job.fsdp1.reset();
-  job.job.fsdp2.reset();
-  job.job.zero_redundancy.reset();
-  if (job.job.megatron) job.job.megatron->rank = 0;
+  job.job = option.whole;
   return job;
 }
 

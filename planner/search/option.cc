@@ -180,7 +180,8 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
     }
   }
   const Gpu& worst = option.worst_gpu();
-  option.job.job = job_of_rank(option.job.job, parallel, spec.cluster.count, worst.rank);
+  option.whole = option.job.job;
+  option.job.job = job_of_rank(option.whole, parallel, spec.cluster.count, worst.rank);
   option.verdict = worst.judgement.verdict;
   option.reason = worst.judgement.reason;
   if (option.verdict == Verdict::does_not_fit) option.reason += largest_term(worst);

@@ -195,44 +195,40 @@ spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
   return equal;
 }
 
+/// Another value was taken for a key that nobody gave.
+void say_instead(OptionSpec& option, const spec::Assumption& now) {
+  for (spec::Assumption& assumption : option.job.assumptions) {
+    if (assumption.key == now.key) assumption = now;
+  }
+}
+
 /// A length nobody asked for is no longer than the model can run.
 void shorten_assumed_sequences(spec::PlanSpec& plan, Lowerings& lowerings) {
   const std::vector<std::string> known = modelled_frameworks();
   for (OptionSpec& option : plan.options) {
     spec::Setting<std::int64_t>& sequence = option.job.sequence;
-    const std::string framework =
-        spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
-    const bool modelled = std::find(known.begin(), known.end(), framework) != known.end();
+    const bool modelled =
+        std::find(known.begin(), known.end(), framework_of(option)) != known.end();
     if (!sequence.assumed() || !modelled) continue;
     const auto longest = lowerings.find(option).longest_sequence();
     if (!longest || *longest >= sequence.value) continue;
     sequence.value = *longest;
     sequence.because = "not given; all positions the model has";
-    for (spec::Assumption& assumption : option.job.assumptions) {
-      if (assumption.key == "sequence") {
-        assumption = {"sequence", std::to_string(*longest), sequence.because};
-      }
-    }
+    say_instead(option, {"sequence", std::to_string(*longest), sequence.because});
   }
 }
 
 /// A network whose batch is no text is trained by a plain loop where nobody names a framework.
-void assume_plain_loops(spec::PlanSpec& plan) {
+void assume_plain_loops(spec::PlanSpec& plan, Lowerings& lowerings) {
   for (OptionSpec& option : plan.options) {
     spec::Setting<spec::Framework>& framework = option.job.framework;
     if (!framework.assumed()) continue;
-    const spec::ModelSpec model =
-        spec::read_model(spec::resolve_beside(option.job.model), option.job.model.where);
-    const std::string name = spec::framework_names()[static_cast<std::size_t>(framework.value)];
-    const auto family = spec::read_family_of(model, {name});
+    const spec::ModelSpec& model = lowerings.model(option);
+    const auto family = spec::read_family_of(model, {framework_of(option)});
     if ((!family->own_batch && !model.graph) || family->asks_for_batch) continue;
     framework.value = spec::Framework::plain_pytorch;
     framework.because = "not given; the network reads a batch of its own, not tokens";
-    for (spec::Assumption& assumption : option.job.assumptions) {
-      if (assumption.key == "framework") {
-        assumption = {"framework", "plain-pytorch", framework.because};
-      }
-    }
+    say_instead(option, {"framework", framework_of(option), framework.because});
   }
 }
 
@@ -249,7 +245,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   Diagnostics faults;
   Lowerings lowerings;
   spec::PlanSpec filled = with_equal_batches(asked);
-  assume_plain_loops(filled);
+  assume_plain_loops(filled, lowerings);
   shorten_assumed_sequences(filled, lowerings);
   plan.spec = std::make_shared<const spec::PlanSpec>(std::move(filled));
   std::vector<Ready> ready;

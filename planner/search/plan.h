@@ -87,6 +87,7 @@ struct Option {
   std::int64_t parameters = 0;  // of the whole model, of which a rank may hold a part
   std::string shares;           // what the cards share, in a sentence; "" for one card
   RankJob job;                  // of the rank that needs most
+  program::TrainingJob whole;   // the job before the way of sharing was put into it
   std::shared_ptr<const program::Lowering> lowering;
   Accuracy accuracy;
   Verdict verdict = Verdict::fits;

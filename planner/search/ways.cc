@@ -277,12 +277,18 @@ const std::string& framework_of(const OptionSpec& option) {
   return spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
 }
 
+const spec::ModelSpec& Lowerings::model(const OptionSpec& option) {
+  const std::string path = spec::resolve_beside(option.job.model);
+  const auto found = models_.find(path);
+  if (found != models_.end()) return found->second;
+  return models_.emplace(path, spec::read_model(path, option.job.model.where)).first->second;
+}
+
 const std::shared_ptr<const program::Lowering>& Lowerings::share(const OptionSpec& option) {
   const std::string path = spec::resolve_beside(option.job.model);
   auto& found = lowerings_[path + "\n" + framework_of(option)];
   if (!found) {
-    found = std::make_shared<const program::Lowering>(
-        spec::read_model(path, option.job.model.where), framework_of(option));
+    found = std::make_shared<const program::Lowering>(model(option), framework_of(option));
   }
   return found;
 }

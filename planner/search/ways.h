@@ -14,11 +14,14 @@ namespace shardfit::search {
 /// Models and their lowerings, read once however many options name them.
 class Lowerings {
  public:
+  /// The option's model. Throws InputError.
+  const spec::ModelSpec& model(const spec::OptionSpec& option);
   /// Of the option's model in its framework. Throws InputError.
   const std::shared_ptr<const program::Lowering>& share(const spec::OptionSpec& option);
   const program::Lowering& find(const spec::OptionSpec& option) { return *share(option); }
 
  private:
+  std::map<std::string, spec::ModelSpec> models_;
   std::map<std::string, std::shared_ptr<const program::Lowering>> lowerings_;
 };
 
