@@ -2,6 +2,7 @@
 // Models of tests/data/models, and rows of published.yaml.
 
 #include <string>
+#include <vector>
 
 #include "program/training.h"
 #include "spec/model_spec.h"
@@ -29,6 +30,28 @@ inline std::int64_t number_of(const spec::Node& map, const char* key) {
 
 inline spec::ModelSpec model_named(const std::string& name) {
   return spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/" + name + ".json");
+}
+
+/// What the allocator sees, and the operators between.
+inline std::string sequence(const Program& program) {
+  std::vector<std::size_t> order(program.storages.size());
+  std::size_t next = 0;
+  std::string text;
+  for (const Instruction& i : program.instructions) {
+    if (i.action == Action::allocate) {
+      order[i.id] = next++;
+      const StorageInfo& storage = program.storages[i.id];
+      text += "a" + std::to_string(storage.bytes) + category_name(storage.category);
+    } else if (i.action == Action::release) {
+      text += "f" + std::to_string(order[i.id]);
+    } else if (i.action == Action::phase) {
+      text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
+    } else if (i.action == Action::compute) {
+      text += program.computes[i.id].kind;
+    }
+    text += ' ';
+  }
+  return text;
 }
 
 inline void set_number(spec::ModelSpec& model, const std::string& key, std::int64_t value) {

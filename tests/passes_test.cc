@@ -13,30 +13,9 @@
 #include "run/run.h"
 
 using namespace shardfit;
+using test::sequence;
 
 namespace {
-
-/// What the allocator sees, and the operators between.
-std::string sequence(const Program& program) {
-  std::vector<std::size_t> order(program.storages.size());
-  std::size_t next = 0;
-  std::string text;
-  for (const Instruction& i : program.instructions) {
-    if (i.action == Action::allocate) {
-      order[i.id] = next++;
-      const StorageInfo& storage = program.storages[i.id];
-      text += "a" + std::to_string(storage.bytes) + category_name(storage.category);
-    } else if (i.action == Action::release) {
-      text += "f" + std::to_string(order[i.id]);
-    } else if (i.action == Action::phase) {
-      text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
-    } else if (i.action == Action::compute) {
-      text += program.computes[i.id].kind;
-    }
-    text += ' ';
-  }
-  return text;
-}
 
 struct Row {
   std::string program;

@@ -4,33 +4,12 @@
 
 #include <string>
 
+#include "model_support.h"
 #include "program/training.h"
 #include "validate/cases.h"
 
 using namespace shardfit;
-
-namespace {
-
-/// What the allocator sees: actions with bytes, and which earlier allocation a release ends.
-std::string sequence(const Program& program) {
-  std::vector<std::size_t> order(program.storages.size());
-  std::size_t next = 0;
-  std::string text;
-  for (const Instruction& i : program.instructions) {
-    if (i.action == Action::allocate) {
-      order[i.id] = next++;
-      text += "a" + std::to_string(program.storages[i.id].bytes);
-    } else if (i.action == Action::release) {
-      text += "f" + std::to_string(order[i.id]);
-    } else if (i.action == Action::phase) {
-      text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
-    }
-    text += ' ';
-  }
-  return text;
-}
-
-}  // namespace
+using test::sequence;
 
 TEST_CASE("repeated steps: copying a step gives what running it gives") {
   const std::string data = std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/plain.yaml";
