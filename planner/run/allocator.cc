@@ -98,12 +98,12 @@ BlockHandle CachingAllocator::hand_out(Arena& arena, FreeBlocks::Key found, std:
                       (size < settings_.max_split_size || arena.fine);
   if (splits) {
     const BlockHandle front = split_front(handle, size);
-    arena.free.replace(found, key_of(handle), blocks_);
+    arena.free.replace(found, key_of(handle));
     blocks_[handle].cached_at = arena.pool->searches;
     count_handed_out(blocks_[front], bytes);
     return front;
   }
-  arena.free.erase(found, blocks_);
+  arena.free.erase(found);
   Block& block = blocks_[handle];
   if (block.segment == none && block.split()) stats_.current.inactive_split -= block.size;
   count_handed_out(block, bytes);
@@ -116,7 +116,7 @@ BlockHandle CachingAllocator::hand_out_taken(BlockHandle handle, std::int64_t si
   Arena& arena = *blocks_[handle].arena;
   if (cuts(arena, size, blocks_[handle].size - size, expandable)) {
     const BlockHandle front = split_front(handle, size);
-    arena.free.insert(key_of(handle), blocks_);
+    arena.free.insert(key_of(handle));
     blocks_[handle].cached_at = arena.pool->searches;
     count_handed_out(blocks_[front], bytes);
     return front;
@@ -194,7 +194,7 @@ BlockHandle CachingAllocator::cache_block(BlockHandle handle) {
   Block& kept = blocks_[result];
   if (kept.next != none && blocks_[kept.next].state == BlockState::free) {
     const BlockHandle other = kept.next;
-    if (old_key != FreeBlocks::none) arena.free.erase(old_key, blocks_);
+    if (old_key != FreeBlocks::none) arena.free.erase(old_key);
     old_key = key_of(other);
     merged += blocks_[other].size;
     kept.size += blocks_[other].size;
@@ -204,9 +204,9 @@ BlockHandle CachingAllocator::cache_block(BlockHandle handle) {
   }
   kept.cached_at = arena.pool->searches;
   if (old_key == FreeBlocks::none) {
-    arena.free.insert(key_of(result), blocks_);
+    arena.free.insert(key_of(result));
   } else {
-    arena.free.replace(old_key, key_of(result), blocks_);
+    arena.free.replace(old_key, key_of(result));
   }
   if (kept.segment == none) {
     auto& split = stats_.current.inactive_split;

@@ -193,7 +193,6 @@ class CachingAllocator {
     std::int64_t address = 0, size = 0, requested = 0;
     Arena* arena = nullptr;
     std::uint32_t cached_at = 0;                 // searches of its pool when it became free
-    std::uint32_t slot = 0;                      // in the free list
     std::uint32_t previous = none, next = none;  // neighbours in the segment
     std::uint32_t segment = none;                // expandable segment
     std::uint32_t uses = none;                   // streams recorded, head of a list

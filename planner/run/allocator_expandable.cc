@@ -43,7 +43,7 @@ BlockHandle CachingAllocator::grow(Arena& arena, std::int64_t size) {
     const BlockHandle next = blocks_[block].next;
     block = map(next, std::min(size - blocks_[block].size, blocks_[next].size));
   }
-  if (block != no_block) arena.free.erase(key_of(block), blocks_);
+  if (block != no_block) arena.free.erase(key_of(block));
   return block;
 }
 
@@ -123,7 +123,7 @@ BlockHandle CachingAllocator::unmap(BlockHandle handle) {
   const std::int64_t last = end / segment.page;
   if (first >= last) return handle;
   Arena& arena = *blocks_[handle].arena;
-  arena.free.erase(key_of(handle), blocks_);
+  arena.free.erase(key_of(handle));
   // A part before the pages or behind them becomes a block of its own.
   const auto keep = [&](std::int64_t from, std::int64_t bytes, bool before) {
     const BlockHandle part = new_block();
@@ -139,7 +139,7 @@ BlockHandle CachingAllocator::unmap(BlockHandle handle) {
     blocks_[part].next = before ? handle : block.next;
     if (blocks_[part].previous != none) blocks_[blocks_[part].previous].next = part;
     if (blocks_[part].next != none) blocks_[blocks_[part].next].previous = part;
-    arena.free.insert(key_of(part), blocks_);
+    arena.free.insert(key_of(part));
   };
   if (first * segment.page > start) keep(start, first * segment.page - start, true);
   if (last * segment.page < end) keep(last * segment.page, end - last * segment.page, false);

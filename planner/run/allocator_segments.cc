@@ -105,7 +105,7 @@ BlockHandle CachingAllocator::take_from_pools(std::int64_t size, std::uint32_t s
     Arena& arena = *blocks.arenas[stream];
     const FreeBlocks::Key found = find_free(arena, size, false);
     if (found == FreeBlocks::none) continue;
-    arena.free.erase(found, blocks_);
+    arena.free.erase(found);
     return FreeBlocks::handle_of(found);
   }
   return no_block;
@@ -165,7 +165,7 @@ void CachingAllocator::release_pool(BlockPool& pool) {
       }
     }
     for (const BlockHandle handle : whole) {
-      arena->free.erase(key_of(handle), blocks_);
+      arena->free.erase(key_of(handle));
       release_segment(handle);
     }
     for (const BlockHandle handle : expandable) {
@@ -223,7 +223,7 @@ bool CachingAllocator::release_oversize(Arena& arena, std::int64_t size) {
     }
   }
   for (const BlockHandle handle : chosen) {
-    arena.free.erase(key_of(handle), blocks_);
+    arena.free.erase(key_of(handle));
     release_segment(handle);
   }
   return sum >= needed;
@@ -265,7 +265,7 @@ void CachingAllocator::collect_garbage() {
       again = true;
       freed += blocks_[handle].size;
       ages -= age(handle);
-      blocks_[handle].arena->free.erase(key_of(handle), blocks_);
+      blocks_[handle].arena->free.erase(key_of(handle));
       release_segment(handle);
     }
     whole.swap(kept);

@@ -12,10 +12,9 @@ bool FreeBlocks::make_room(Bin& bin, Key key) {
     bin.many->insert(key);
     return false;
   }
-  const std::uint32_t capacity = std::max(bin.capacity * 2, group);
-  auto keys = std::make_unique<Key[]>(capacity);
+  const std::uint32_t capacity = std::max(bin.capacity * 2, first_capacity);
+  auto keys = std::make_unique_for_overwrite<Key[]>(capacity);
   std::copy_n(bin.keys.get(), bin.count, keys.get());
-  std::fill(keys.get() + bin.count, keys.get() + capacity, empty);
   bin.keys = std::move(keys);
   bin.capacity = capacity;
   return true;
@@ -29,9 +28,7 @@ FreeBlocks::Key FreeBlocks::before(Key key) const {
       const auto at = bin.many->lower_bound(key);
       if (at != bin.many->begin()) best = *std::prev(at);
     }
-    for (std::uint32_t i = 0; i < bin.count; ++i) {
-      if (bin.keys[i] < key) best = std::max(best, bin.keys[i]);
-    }
+    if (const Key* at = below(bin, key); at != bin.end()) best = *at;
     if (best != none) return best;
   }
   return none;

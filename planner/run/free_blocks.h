@@ -14,13 +14,11 @@ namespace shardfit::run {
 /// Index of a block in the allocator's table; stable while the block is allocated.
 using BlockHandle = std::uint32_t;
 
-/// Bins of neighbouring sizes (16 a power of two) with a bitmap of those in use. A bin is a short
-/// array without order: putting in and taking out touch its end only, the search for the best fit
-/// is a minimum over one or two bins, without branches. Training programs keep some 5 to 300 free
-/// blocks a pool, a handful in a bin. A bin with more than 128 goes over to an ordered set, so that
-/// a hundred thousand blocks of one size stay workable.
-///
-/// `blocks` in the calls is the allocator's table: blocks[handle].slot belongs to this class.
+/// Bins of neighbouring sizes (16 a power of two) with a bitmap of those in use. A bin is an
+/// array, largest keys first: a search halves it without branches, the lowest address of a size is
+/// taken from its end, and blocks that come back in falling order of addresses go there. Training programs keep some 5 to 300 free blocks a pool, a handful
+/// in most bins and a hundred where gradients of one size wait. A bin with more than 1024 goes over
+/// to an ordered set, so that a hundred thousand blocks of one size stay workable.
 class FreeBlocks {
  public:
   /// size / 512 (41 bits; below above_sizes), address / 512 (55 bits), handle (32 bits): ordered as
@@ -49,18 +47,18 @@ class FreeBlocks {
   /// Every key in order.
   std::vector<Key> keys() const;
 
-  template <class Blocks>
-  void insert(Key key, Blocks& blocks) {
+  void insert(Key key) {
     const std::uint32_t index = bin_of(key);
     Bin& bin = bins_[index];
     if (bin.count == bin.capacity && !make_room(bin, key)) return;
-    blocks[handle_of(key)].slot = bin.count;
-    bin.keys[bin.count++] = key;
+    Key* at = below(bin, key);
+    std::copy_backward(at, bin.end(), bin.end() + 1);
+    *at = key;
+    ++bin.count;
     used_[index / 64] |= std::uint64_t{1} << (index % 64);
   }
 
-  template <class Blocks>
-  void erase(Key key, Blocks& blocks) {
+  void erase(Key key) {
     const std::uint32_t index = bin_of(key);
     Bin& bin = bins_[index];
     if (bin.many) {
@@ -68,34 +66,37 @@ class FreeBlocks {
       if (!bin.many->empty()) return;
       bin.many.reset();
     } else {
-      const std::uint32_t slot = blocks[handle_of(key)].slot;
-      const Key last = bin.keys[--bin.count];
-      bin.keys[slot] = last;
-      blocks[handle_of(last)].slot = slot;
-      bin.keys[bin.count] = empty;
-      if (bin.count > 0) return;
+      Key* next = below(bin, key);
+      std::copy(next, bin.end(), next - 1);
+      if (--bin.count > 0) return;
     }
     used_[index / 64] &= ~(std::uint64_t{1} << (index % 64));
   }
 
   /// erase(from) and insert(to).
-  template <class Blocks>
-  void replace(Key from, Key to, Blocks& blocks) {
+  void replace(Key from, Key to) {
     const std::uint32_t index = bin_of(from);
-    if (index != bin_of(to) || bins_[index].many) {
-      erase(from, blocks);
-      insert(to, blocks);
+    Bin& bin = bins_[index];
+    if (index != bin_of(to) || bin.many) {
+      erase(from);
+      insert(to);
       return;
     }
-    const std::uint32_t slot = blocks[handle_of(from)].slot;
-    bins_[index].keys[slot] = to;
-    blocks[handle_of(to)].slot = slot;
+    Key* at = below(bin, from) - 1;
+    Key* onto = at;
+    if (at != bin.keys.get() && at[-1] < to) {
+      onto = below(bin, to);
+      std::copy_backward(onto, at, at + 1);
+    } else if (at + 1 != bin.end() && to < at[1]) {
+      onto = below(bin, to) - 1;
+      std::copy(at + 1, onto + 1, at);
+    }
+    *onto = to;
   }
 
  private:
-  static constexpr Key empty = ~Key{0};      // fills an array behind its keys
-  static constexpr std::uint32_t group = 4;  // keys looked at together
-  static constexpr std::uint32_t most_in_array = 128;
+  static constexpr std::uint32_t first_capacity = 4;
+  static constexpr std::uint32_t most_in_array = 1024;
   static constexpr std::uint32_t bin_count = 640;  // covers above_sizes
   static constexpr std::uint32_t words = bin_count / 64;
 
@@ -103,6 +104,7 @@ class FreeBlocks {
     std::unique_ptr<Key[]> keys;
     std::uint32_t count = 0, capacity = 0;  // of the array; 0 where there is a set
     std::unique_ptr<std::set<Key>> many;
+    Key* end() const { return keys.get() + count; }
   };
 
   /// Sizes below 32 units have a bin each, larger ones 16 bins a power of two; a larger key never
@@ -126,17 +128,20 @@ class FreeBlocks {
       const auto found = bin.many->lower_bound(bound);
       return found == bin.many->end() ? none : *found;
     }
-    // Distances above the bound; keys below it wrap round to more than any of these.
-    Key a = empty, b = empty;
-    for (std::uint32_t i = 0; i < bin.count; i += group) {
-      const Key* keys = bin.keys.get() + i;
-      a = smaller(smaller(a, keys[0] - bound), keys[2] - bound);
-      b = smaller(smaller(b, keys[1] - bound), keys[3] - bound);
-    }
-    const Key distance = smaller(a, b);
-    return distance >= empty - bound ? none : bound + distance;
+    const Key* at = below(bin, bound);
+    return at == bin.keys.get() ? none : at[-1];
   }
-  static Key smaller(Key a, Key b) { return b < a ? b : a; }
+
+  /// The place of the first key of an array that is below another; its end where none is.
+  static Key* below(const Bin& bin, Key key) {
+    Key* first = bin.keys.get();
+    for (std::uint32_t left = bin.count; left > 0;) {
+      const std::uint32_t half = (left + 1) / 2;
+      first += first[half - 1] < key ? 0 : half;
+      left -= half;
+    }
+    return first;
+  }
 
   /// First bin in use from `index` on, bin_count if there is none.
   std::uint32_t next_used(std::uint32_t index) const {
