@@ -43,6 +43,7 @@ bool repeat_step(Program& program, StepRange step, int number) {
     if (!alike(program.storages[freed_before[i]], program.storages[left[i]])) return false;
     renamed[freed_before[i]] = left[i];
   }
+  program.storages.reserve(2 * storages - step.first_storage);
   for (std::size_t id = step.first_storage; id < storages; ++id) {
     if (kept[id]) continue;
     renamed[id] = static_cast<std::uint32_t>(program.storages.size());

@@ -11,13 +11,15 @@ namespace {
 /// A node whose gradients have all arrived. Deeper (nested) passes come first, then the highest
 /// sequence number (engine.h, CompareNodeTaskTime).
 struct Ready {
+  explicit Ready(NodeRef ready, int at)
+      : node(std::move(ready)), sequence(node->sequence), depth(at) {}
   NodeRef node;
-  int depth = 0;
+  std::uint64_t sequence;
+  int depth;
 };
 struct Later {
   bool operator()(const Ready& a, const Ready& b) const {
-    if (a.depth == b.depth) return a.node->sequence < b.node->sequence;
-    return a.depth < b.depth;
+    return a.depth == b.depth ? a.sequence < b.sequence : a.depth < b.depth;
   }
 };
 using Queue = std::priority_queue<Ready, std::vector<Ready>, Later>;
@@ -112,7 +114,7 @@ void evaluate(Node& node, Queue& queue, int depth) {
     Node& next = *edge.node.get();
     hand_over(runtime, out[i], node.stream, next.stream);
     add_pending(next, edge.input, std::move(out[i]));
-    if (--next.dependencies == 0) queue.push({edge.node, depth});
+    if (--next.dependencies == 0) queue.emplace(edge.node, depth);
   }
 }
 
@@ -132,7 +134,7 @@ void run_backward(const Tensor& root, const Tensor& gradient) {
   count_dependencies(root->grad_fn.get(), ++runtime.pass);
   add_pending(*root->grad_fn.get(), root->output, Tensor(gradient));
   Queue queue;
-  queue.push({root->grad_fn, runtime.backward_depth});
+  queue.emplace(root->grad_fn, runtime.backward_depth);
   while (!queue.empty()) {
     NodeRef node = queue.top().node;
     queue.pop();

@@ -2,7 +2,9 @@
 // A free list of equal objects: the engine creates and drops a hundred thousand tensors and nodes a
 // step.
 
+#include <cstddef>
 #include <memory>
+#include <utility>
 #include <vector>
 
 namespace shardfit::tensor {
@@ -10,9 +12,26 @@ namespace shardfit::tensor {
 template <class T>
 class Pool {
  public:
+  Pool() : slabs_(std::exchange(spare(), {})) {
+    for (auto slab = slabs_.rbegin(); slab != slabs_.rend(); ++slab) add(slab->get());
+  }
+  /// Its memory, up to some megabytes, is the next pool's of this thread: a plan lowers dozens of
+  /// programs, one after another.
+  ~Pool() {
+    const bool all_came_back = free_.size() == slabs_.size() * slab_size;
+    if (!all_came_back || slabs_.size() < spare().size()) return;
+    if (slabs_.size() > most_spare) slabs_.resize(most_spare);
+    spare() = std::move(slabs_);
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
   /// A default-constructed T; valid until give() or the pool's end.
   T* take() {
-    if (free_.empty()) grow();
+    if (free_.empty()) {
+      slabs_.push_back(std::make_unique<T[]>(slab_size));
+      add(slabs_.back().get());
+    }
     T* object = free_.back();
     free_.pop_back();
     return object;
@@ -21,12 +40,18 @@ class Pool {
   void give(T* object) { free_.push_back(object); }
 
  private:
-  void grow() {
-    constexpr int count = 256;
-    slabs_.push_back(std::make_unique<T[]>(count));
-    for (int i = count - 1; i >= 0; --i) free_.push_back(&slabs_.back()[i]);
+  using Slabs = std::vector<std::unique_ptr<T[]>>;
+  static constexpr std::size_t slab_size = 256, most_spare = 64;
+
+  void add(T* slab) {
+    for (std::size_t i = slab_size; i-- > 0;) free_.push_back(slab + i);
   }
-  std::vector<std::unique_ptr<T[]>> slabs_;
+  static Slabs& spare() {
+    static thread_local Slabs slabs;
+    return slabs;
+  }
+
+  Slabs slabs_;
   std::vector<T*> free_;
 };
 

@@ -339,25 +339,25 @@ void Runtime::drop(Node* node) {
   node->pending.clear();
   // A long chain of nodes is dropped in a loop, not by recursion: 10^5 operators deep would be a
   // stack overflow (pytorch torch/csrc/autograd/function.cpp, deleteNode).
-  static thread_local std::vector<NodeRef>* queue = nullptr;
-  std::vector<NodeRef> own;
-  const bool outermost = queue == nullptr;
-  if (outermost) queue = &own;
-  for (Edge& edge : node->next) queue->push_back(std::move(edge.node));
+  for (Edge& edge : node->next) {
+    if (edge.node) dropped_.push_back(std::move(edge.node));
+  }
   node->next.clear();
   node->inputs.clear();
   node->number = {};
   node->operation = -1;
   node->divided_output = -1;
   node->sizes.clear();
+  node->pass = 0;
   nodes_.give(node);
-  if (!outermost) return;
-  while (!own.empty()) {
-    NodeRef next = std::move(own.back());
-    own.pop_back();
+  if (dropping_) return;
+  dropping_ = true;
+  while (!dropped_.empty()) {
+    NodeRef next = std::move(dropped_.back());
+    dropped_.pop_back();
     next.reset();
   }
-  queue = nullptr;
+  dropping_ = false;
 }
 
 void Node::release_saved() {

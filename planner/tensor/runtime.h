@@ -177,6 +177,8 @@ class Runtime {
   Pool<Storage> storages_;
   Pool<TensorBody> bodies_;
   Pool<Node> nodes_;
+  std::vector<NodeRef> dropped_;  // edges of dropped nodes, while dropping_
+  bool dropping_ = false;
   Tensor blas_workspace_[2];  // of the main thread and of autograd's
   bool closing_ = false;
 };
