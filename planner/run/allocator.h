@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -75,6 +76,12 @@ struct DriverCalls {
   /// Address space of an expandable segment.
   virtual void reserve(std::int64_t address, std::int64_t bytes) = 0;
   virtual void unreserve(std::int64_t address) = 0;
+};
+
+/// Capacities (total less context) from `from` on and below `below`.
+struct CapacityRange {
+  std::int64_t from = 0, below = 0;
+  bool holds(std::int64_t capacity) const { return capacity >= from && capacity < below; }
 };
 
 /// The allocator of one device. Not thread-safe, not copyable. Same calls, same answers.
@@ -150,6 +157,9 @@ class CachingAllocator {
   void set_driver(DriverCalls* calls) { driver_ = calls; }
 
   const AllocatorStats& stats() const { return stats_; }
+  /// With any of these every call so far would have gone the same way. Empty where settings count
+  /// in shares of the total.
+  CapacityRange same_capacities() const;
   /// Bytes that an allocated block was asked for and takes.
   std::int64_t requested_bytes(BlockHandle handle) const { return blocks_[handle].requested; }
   std::int64_t block_bytes(BlockHandle handle) const { return blocks_[handle].size; }
@@ -173,7 +183,8 @@ class CachingAllocator {
     BlockPool* pool = nullptr;
     std::int64_t cut_from = 0;  // remainders from this size on are split off
     std::uint32_t stream = 0;
-    bool fine = false;  // splits whatever max_split_size says
+    bool fine = false;           // splits whatever max_split_size says
+    std::uint32_t segments = 0;  // expandable ones
   };
   struct BlockPool {
     PrivatePool* owner = nullptr;
@@ -262,8 +273,8 @@ class CachingAllocator {
   BlockHandle merge_unmapped(BlockHandle handle);
   void add_unmapped(BlockHandle handle);
   void remove_unmapped(BlockHandle handle);
-  FreeBlocks::Key prefer_expandable(const Arena& arena, FreeBlocks::Key found,
-                                    bool expandable) const;
+  FreeBlocks::Key prefer_expandable(const Arena& arena, FreeBlocks::Key found, bool expandable);
+  bool grows_less(BlockHandle larger, BlockHandle block);
   std::int64_t grown_size(BlockHandle handle) const;
 
   // allocator_streams.cc: events, streams and pools
@@ -285,7 +296,11 @@ class CachingAllocator {
 
   DriverCalls* driver_ = nullptr;
   std::int64_t total_, context_;
-  std::int64_t device_ = 0;        // taken from the driver, in its pages
+  std::int64_t device_ = 0;       // taken from the driver, in its pages
+  std::int64_t most_device_ = 0;  // the highest so far
+  std::int64_t least_refused_ = std::numeric_limits<std::int64_t>::max();
+  std::int64_t most_space_ = 0;    // used of an expandable segment's address space
+  bool needs_space_ = false;       // more address space would have been used otherwise
   std::int64_t next_address_ = 0;  // ascending, never used twice
   std::optional<std::int64_t> limit_;
   bool rejected_ = false;

@@ -12,18 +12,38 @@ std::int64_t CachingAllocator::grown_size(BlockHandle handle) const {
   return block.size + (room ? blocks_[block.next].size : 0);
 }
 
+/// Whether a larger block has less room to grow. Where one of the two lies before the rest of the
+/// address space, how long that is has a say: a shorter one may decide otherwise, a longer one too.
+bool CachingAllocator::grows_less(BlockHandle larger, BlockHandle block) {
+  const auto rest_follows = [&](BlockHandle h) {
+    const BlockHandle next = blocks_[h].next;
+    return next != none && blocks_[next].state == BlockState::unmapped &&
+           blocks_[next].next == none;
+  };
+  const std::int64_t a = grown_size(larger), b = grown_size(block);
+  const bool less = a < b;
+  if (rest_follows(larger) == rest_follows(block)) return less;
+  const BlockHandle last = rest_follows(larger) ? larger : block;
+  if (less == (last == larger)) {
+    needs_space_ = true;
+  } else {
+    const std::int64_t start = blocks_[last].address - segments_[blocks_[last].segment].address;
+    most_space_ = std::max(most_space_, start + std::min(a, b) + 1);
+  }
+  return less;
+}
+
 /// From the best fit on: with expandable segments off the first ordinary block; otherwise a larger
 /// one while it has less room to grow, so that holes fill before the growing end.
 FreeBlocks::Key CachingAllocator::prefer_expandable(const Arena& arena, FreeBlocks::Key found,
-                                                    bool expandable) const {
+                                                    bool expandable) {
   const auto is_expandable = [&](FreeBlocks::Key key) {
     return blocks_[FreeBlocks::handle_of(key)].segment != none;
   };
   while (found != FreeBlocks::none && is_expandable(found)) {
     const FreeBlocks::Key larger = arena.free.after(found);
-    if (expandable &&
-        (larger == FreeBlocks::none ||
-         grown_size(FreeBlocks::handle_of(larger)) >= grown_size(FreeBlocks::handle_of(found)))) {
+    if (expandable && (larger == FreeBlocks::none ||
+                       !grows_less(FreeBlocks::handle_of(larger), FreeBlocks::handle_of(found)))) {
       break;
     }
     found = larger;
@@ -36,6 +56,8 @@ FreeBlocks::Key CachingAllocator::prefer_expandable(const Arena& arena, FreeBloc
 BlockHandle CachingAllocator::grow(Arena& arena, std::int64_t size) {
   BlockHandle block = find_room(arena, size);
   if (block == no_block) block = new_expandable(arena);
+  const ExpandableSegment& segment = segments_[blocks_[block].segment];
+  most_space_ = std::max(most_space_, blocks_[block].address - segment.address + size);
   if (blocks_[block].state == BlockState::unmapped) {
     block = map(block, std::min(blocks_[block].size, size));
   }
@@ -81,6 +103,8 @@ BlockHandle CachingAllocator::new_expandable(Arena& arena) {
   segments_.push_back({block.address, page});
   add_unmapped(handle);
   ++expandable_count_;
+  needs_space_ = needs_space_ || arena.segments > 0;
+  ++arena.segments;
   plain_ = false;
   return handle;
 }

@@ -70,10 +70,22 @@ bool CachingAllocator::take_from_driver(std::int64_t count, std::int64_t each, s
                                         std::int64_t page) {
   const std::int64_t pages = round_up(each, driver_page);
   const std::int64_t room = total_ - context_ - device_;
-  if (room < 0 || count > room / pages) return false;
+  if (room < 0 || count > room / pages) {
+    least_refused_ = std::min(least_refused_, device_ + count * pages);
+    return false;
+  }
   if (driver_ && !driver_->take(address, count * each, page)) return false;
   device_ += count * pages;
+  most_device_ = std::max(most_device_, device_);
   return true;
+}
+
+CapacityRange CachingAllocator::same_capacities() const {
+  const std::int64_t capacity = total_ - context_;
+  if (limit_ || settings_.throw_on_cudamalloc_oom || needs_space_) return {capacity, capacity};
+  // Address space is 9/8 of the total, which is no less than the capacity.
+  const std::int64_t for_space = (most_space_ / 9 + 1) * 8;
+  return {std::max(most_device_, most_space_ > 0 ? for_space : 0), least_refused_};
 }
 
 std::int64_t CachingAllocator::new_address(std::int64_t bytes) {
@@ -176,6 +188,7 @@ void CachingAllocator::release_pool(BlockPool& pool) {
       remove_unmapped(rest);  // nothing is mapped in its segment: the address space goes back
       drop_block(rest);
       --expandable_count_;
+      --arena->segments;
     }
   }
 }

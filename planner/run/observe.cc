@@ -116,11 +116,20 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
                             const RunResult& unlimited) {
   const std::int64_t reserved = std::max(unlimited.reserved_peak, unlimited.loading.reserved);
   const auto pages_of = [](std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; };
+  const auto does = [&](const RunResult& result) {
+    return !result.failure && (!without_retry || result.retries == 0);
+  };
+  // A run holds for all capacities at which the driver would have answered the same.
+  std::vector<std::pair<CapacityRange, bool>> known{{unlimited.same_capacities, does(unlimited)}};
   const auto runs = [&](std::int64_t pages) {
+    for (const auto& [range, answer] : known) {
+      if (range.holds(pages * driver_page)) return answer;
+    }
     RunLimits tried = limits;
     tried.total = pages * driver_page + limits.context;
     const RunResult result = run_program(program, tried);
-    return !result.failure && (!without_retry || result.retries == 0);
+    known.emplace_back(result.same_capacities, does(result));
+    return known.back().second;
   };
   // Never less than what is asked for at one moment; and what it reserves where nothing limits it
   // is enough, but for settings that count in shares of the card.

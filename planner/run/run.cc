@@ -18,7 +18,7 @@ class Clock {
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(i)];
       switch (instruction.action) {
         case Action::allocate:
-          if (!allocate(i, instruction)) return std::move(result_);
+          if (!allocate(i, instruction)) return finish();
           break;
         case Action::release:
           release(instruction.id);
@@ -43,11 +43,16 @@ class Clock {
           break;
       }
     }
-    result_.retries = allocator_.stats().retries;
-    return std::move(result_);
+    return finish();
   }
 
  private:
+  RunResult finish() {
+    result_.retries = allocator_.stats().retries;
+    result_.same_capacities = allocator_.same_capacities();
+    return std::move(result_);
+  }
+
   bool allocate(std::int64_t at, const Instruction& instruction) {
     const StorageInfo& storage = program_.storages[instruction.id];
     const BlockHandle handle = allocator_.allocate(storage.bytes, instruction.stream);
@@ -122,7 +127,6 @@ class Clock {
       failure.step = program_.phases[next].step;
     }
     result_.failure = failure;
-    result_.retries = allocator_.stats().retries;
   }
 
   const Program& program_;

@@ -1,6 +1,6 @@
 #pragma once
-// A program run against the memory clock and the caching allocator: live bytes by category, peaks by
-// phase, and the out-of-memory error where there is one.
+// A program run against the memory clock and the caching allocator: live bytes by category, peaks
+// by phase, and the out-of-memory error where there is one.
 
 #include <array>
 #include <cstdint>
@@ -33,6 +33,8 @@ struct RunResult {
   std::int64_t allocated_peak = 0;   // after loading
   std::int64_t reserved_peak = 0;
   std::int64_t retries = 0;
+  /// With any of these the run is the same, to its end or to its failure.
+  CapacityRange same_capacities;
   /// The failing request: the error, the phase it would have belonged to, the storage.
   struct Failure {
     OutOfMemory error;

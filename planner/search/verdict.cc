@@ -19,18 +19,10 @@ void include_loading(run::RunResult& result) {
   }
 }
 
-/// A run under `limits`, given the one without: the same where the card holds all that one
-/// reserved.
+/// A run under `limits`, given another: the same where the driver would have answered the same.
 run::RunResult run_within(const Program& program, const run::RunLimits& limits,
-                          const run::RunResult& unlimited) {
-  const run::AllocatorSettings& settings = limits.settings;
-  const bool shares = settings.garbage_collection_threshold != 0 ||
-                      settings.per_process_memory_fraction != 1.0 ||
-                      settings.throw_on_cudamalloc_oom;
-  if (!shares && unlimited.retries == 0 &&
-      limits.total - limits.context >= unlimited.reserved_peak) {
-    return unlimited;
-  }
+                          const run::RunResult& other) {
+  if (other.same_capacities.holds(limits.total - limits.context)) return other;
   return run_program(program, limits);
 }
 
@@ -115,7 +107,7 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
   }
   limits.context = card.most_outside() + (out.high - peak);
   const bool room = limits.context < card.usable;
-  const run::RunResult upper = room ? run_within(program, limits, out.unlimited) : run::RunResult{};
+  const run::RunResult upper = room ? run_within(program, limits, out.limited) : run::RunResult{};
   if (!room || upper.failure || upper.retries > 0) {
     out.verdict = Verdict::tight;
     out.reason = std::string("it runs as predicted, but at the upper end of the interval it ") +
