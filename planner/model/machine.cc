@@ -368,8 +368,6 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
     }
   } catch (const ModelError&) {
     throw;
-  } catch (const tensor::StopRecompute&) {
-    throw;
   } catch (const OverflowError&) {
     throw;  // a number of the job or the model, not this expression
   } catch (const std::runtime_error& error) {
