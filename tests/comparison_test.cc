@@ -80,6 +80,25 @@ TEST_CASE("the comparison and plan.json say the same") {
                                                   "(fits), h200 does not"));
 }
 
+TEST_CASE(
+    "where the link makes the exchange as long as the step, each card runs a job of its own") {
+  const auto plan =
+      json_of("shardfit plan " + root + "/examples/04-two-cards-without-a-bridge/plan.yaml");
+  const Value& through_host = plan["options"][1];
+  const Value& bridged = plan["options"][2];
+  CHECK(through_host["parallel"].GetString() == std::string("independent"));
+  CHECK(bridged["parallel"].GetString() != std::string("independent"));
+  const double step = through_host["step_seconds"].GetDouble();
+  int shared = 0;
+  for (const Value& other : through_host["alternatives"].GetArray()) {
+    if (!other["step_seconds"].IsDouble()) continue;
+    ++shared;
+    // Two runs complete 16 samples in a step, the shared job 8 in its own: three quarters at most.
+    CHECK(other["step_seconds"].GetDouble() * 3 >= step * 2);
+  }
+  CHECK(shared >= 3);
+}
+
 TEST_CASE("every way to share a job is tried, and the others are said with why not") {
   const auto plan = json_of(small + "--framework plain-pytorch --on 2xh200");
   const Value& option = plan["options"][0];

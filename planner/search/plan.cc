@@ -38,9 +38,14 @@ std::string why_not(const Option& other, const Option& chosen) {
     const double more = other.samples_per_second() / std::max(chosen.samples_per_second(), 1e-300);
     if (!other.timing || !chosen.timing)
       return splits ? "another question: no step gets shorter" : "";
-    return format_number(more) + " times the samples a second, " +
-           format_number(other.timing->step_seconds / chosen.timing->step_seconds) +
-           " times the step";
+    std::string line = format_number(more) + " times the samples a second, " +
+                       format_number(other.timing->step_seconds / chosen.timing->step_seconds) +
+                       " times the step";
+    if (!splits) {
+      line += "; its exchange of " + format_bytes(Bytes(other.timing->exchange_bytes)) + " takes " +
+              format_seconds(Seconds(other.timing->exchange_seconds));
+    }
+    return line;
   }
   if (!other.timing || !chosen.timing)
     return "fits too; " + name_of(chosen.parallel) + " is simpler" + other_program;

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <mutex>
 
+#include "base/parallel.h"
 #include "run/run.h"
 #include "run/time_clock.h"
 #include "spec/data_directory.h"
@@ -95,9 +97,9 @@ program::TrainingJob runnable_job(const Case& c, const program::Lowering& loweri
 }
 
 /// The step's seconds on the case's device; nothing where no number for it is sourced.
-std::optional<double> predicted_seconds(const Program& program, const Case& c,
-                                        spec::DeviceCatalog& devices) {
+std::optional<double> predicted_seconds(const Program& program, const Case& c) {
   Diagnostics faults;
+  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   const spec::DeviceSpec* device = devices.find(c.device, faults);
   faults.throw_if_any();
   if (!device) return {};
@@ -115,8 +117,7 @@ bool has_seconds(const Case& c) {
                      [](const Reading& r) { return r.counter == "step_seconds"; });
 }
 
-CaseResult predict_one(const Case& c, const program::Lowering& lowering,
-                       spec::DeviceCatalog& devices) {
+CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
   CaseResult out;
   out.id = c.id;
   out.group = c.group;
@@ -132,7 +133,7 @@ CaseResult predict_one(const Case& c, const program::Lowering& lowering,
   check_outcome(result, c, out);
   for (const Reading& reading : c.readings) {
     if (reading.counter == "step_seconds") {
-      const auto seconds = predicted_seconds(program, c, devices);
+      const auto seconds = predicted_seconds(program, c);
       if (!seconds) continue;
       out.rows.push_back({c.id, c.group, out.family, reading.counter, reading.phase, 0, 0,
                           reading.seconds, *seconds});
@@ -148,40 +149,57 @@ CaseResult predict_one(const Case& c, const program::Lowering& lowering,
 
 }  // namespace
 
+namespace {
+
+/// Cases of one model, with the same numbers changed, under one framework: lowered by one Lowering.
+std::string lowering_key(const Case& c) {
+  std::string key = c.job.framework + "|" + c.model_path;
+  for (const spec::Node& o : c.overrides.children) key += "|" + o.key + "=" + o.text;
+  return key;
+}
+
+program::Lowering lowering_of(const Case& c) {
+  spec::ModelSpec model = spec::read_model(c.model_path);
+  for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+  return program::Lowering(std::move(model), c.job.framework);
+}
+
+}  // namespace
+
 std::vector<CaseResult> predict(const std::vector<Case>& cases) {
-  std::vector<CaseResult> results;
-  spec::DeviceCatalog devices(spec::data_directory() + "/devices");
-  std::map<std::string, spec::ModelSpec> models;
-  std::map<std::string, std::unique_ptr<program::Lowering>> lowerings;
+  struct Lowered {
+    std::mutex making;
+    std::unique_ptr<program::Lowering> lowering;
+  };
+  std::map<std::string, Lowered> lowerings;
   for (const Case& c : cases) {
+    if (c.skipped.empty()) lowerings[lowering_key(c)];
+  }
+  std::vector<CaseResult> results(cases.size());
+  in_parallel(cases.size(), [&](std::size_t i) {
+    const Case& c = cases[i];
     CaseResult skipped;
     skipped.id = c.id;
     skipped.group = c.group;
     skipped.skipped = c.skipped;
-    if (!c.skipped.empty()) {
-      results.push_back(std::move(skipped));
-      continue;
-    }
-    try {
-      std::string key = c.job.framework + "|" + c.model_path;
-      for (const spec::Node& o : c.overrides.children) key += "|" + o.key + "=" + o.text;
-      auto& lowering = lowerings[key];
-      if (!lowering) {
-        auto model = models.find(c.model_path);
-        if (model == models.end()) {
-          model = models.emplace(c.model_path, spec::read_model(c.model_path)).first;
+    if (c.skipped.empty()) {
+      try {
+        Lowered& lowered = lowerings.at(lowering_key(c));
+        {
+          const std::lock_guard lock(lowered.making);
+          if (!lowered.lowering) {
+            lowered.lowering = std::make_unique<program::Lowering>(lowering_of(c));
+          }
         }
-        spec::ModelSpec own = model->second;
-        for (const spec::Node& o : c.overrides.children) spec::override_number(own, o.key, o);
-        lowering = std::make_unique<program::Lowering>(std::move(own), c.job.framework);
+        results[i] = predict_one(c, *lowered.lowering);
+        return;
+      } catch (const InputError& error) {
+        skipped.skipped =
+            error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
       }
-      results.push_back(predict_one(c, *lowering, devices));
-    } catch (const InputError& error) {
-      skipped.skipped =
-          error.diagnostics().empty() ? error.what() : error.diagnostics().front().message;
-      results.push_back(std::move(skipped));
     }
-  }
+    results[i] = std::move(skipped);
+  });
   return results;
 }
 
