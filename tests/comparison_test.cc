@@ -189,3 +189,27 @@ TEST_CASE("each hypothesis is answered first") {
   CHECK(answer("shorter-step").starts_with("shorter-step: "));
   CHECK(answer("larger-batch").find("; 2xh200 (") != std::string::npos);
 }
+
+TEST_CASE(
+    "a way that is not taken says the same in the table as in plan.json, which has its bytes") {
+  const std::string command = small + "--on 2xb200";
+  const auto plan = json_of(command);
+  const auto single_spaces = [](const std::string& text) {
+    std::istringstream words(text);
+    std::string all;
+    for (std::string word; words >> word;) all += word + " ";
+    return all;
+  };
+  const std::string table = single_spaces(run_command(command).out);
+  const Value& option = plan["options"][0];
+  int ways = 0;
+  for (const Value& other : option["alternatives"].GetArray()) {
+    if (!other.HasMember("needed_bytes")) continue;
+    ++ways;
+    CHECK(other["needed_bytes"].GetInt64() > 0);
+    CHECK(other["needed_bytes"].GetInt64() + other["headroom_bytes"].GetInt64() > 100LL << 30);
+    const std::string because = single_spaces(other["because"].GetString());
+    CHECK_MESSAGE(table.find(because) != std::string::npos, because);
+  }
+  CHECK(ways >= 3);
+}

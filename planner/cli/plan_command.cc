@@ -72,6 +72,7 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   say_overrides(spec, err);
   search::PlanSettings settings;
   settings.effects = options.json || (!options.brief && options.explain.empty());
+  settings.all_needs = options.json;
   settings.computes = !options.export_program.empty();
   const search::Plan plan = [&] {
     const SearchWatch watch(err);

@@ -24,6 +24,7 @@ struct Variant {
 struct Step {
   std::string words;
   std::function<void(Variant&)> apply;
+  bool same_program = false;  // only the allocator's mode changes
 };
 
 std::int64_t half(std::int64_t n) { return n / 2; }
@@ -35,7 +36,7 @@ std::vector<Step> single_steps(const Option& option) {
   std::vector<Step> steps;
   if (!rank.allocator.expandable_segments) {
     steps.push_back({"allocator expandable_segments:True",
-                     [](Variant& v) { v.allocator.expandable_segments = true; }});
+                     [](Variant& v) { v.allocator.expandable_segments = true; }, true});
   }
   if (rank.job.optimizer == "adamw" && rank.job.implementation != program::Implementation::fused) {
     steps.push_back({"optimizer adamw-fused",
@@ -65,11 +66,18 @@ TrainingJob in_short(TrainingJob job) {
   return job;
 }
 
+/// Passes up to which a program in short is the program.
+constexpr std::int64_t few_passes = 8;
+
 Change judge_change(const Option& option, const Lowering& lowering, std::string words,
-                    const Variant& variant, Find find = Find::all) {
-  const Program program = lowering.lower(in_short(variant.job));
+                    const Variant& variant, bool same_program, Find find = Find::all) {
+  std::optional<Program> own;
+  if (!same_program || variant.job.accumulation > few_passes) {
+    own = lowering.lower(in_short(variant.job));
+  }
   const Judgement judgement =
-      judge(program, option.worst_gpu().card, variant.allocator, option.accuracy, find);
+      judge(own ? *own : *option.worst_gpu().program, option.worst_gpu().card, variant.allocator,
+            option.accuracy, find);
   return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
 }
 
@@ -110,8 +118,8 @@ std::optional<double> step_of(const Option& option, const Lowering& lowering,
 
 /// The same with its step where it runs.
 Change simulate_change(const Option& option, const Lowering& lowering, std::string words,
-                       const Variant& variant) {
-  Change change = judge_change(option, lowering, std::move(words), variant);
+                       const Variant& variant, bool same_program = false) {
+  Change change = judge_change(option, lowering, std::move(words), variant, same_program);
   if (change.verdict != Verdict::does_not_fit) {
     change.step_seconds = step_of(option, lowering, variant);
   }
@@ -143,6 +151,16 @@ std::int64_t kept_between_steps(const Option& option) {
   return kept;
 }
 
+/// Whether another choice for an assumed word is the one that was made.
+bool same_choice(const TrainingJob& a, const TrainingJob& b) {
+  return a.parameters == b.parameters && a.autocast == b.autocast &&
+         a.grad_scaler == b.grad_scaler && a.optimizer == b.optimizer &&
+         a.implementation == b.implementation && a.recompute == b.recompute &&
+         a.attention == b.attention && a.micro_batch == b.micro_batch &&
+         a.accumulation == b.accumulation && a.sequence == b.sequence &&
+         a.clip_foreach == b.clip_foreach && a.device.multiprocessors == b.device.multiprocessors;
+}
+
 /// The other words for an assumed key, as jobs; empty where there is nothing else to choose.
 std::vector<TrainingJob> other_choices(const Option& option, const std::string& key) {
   const TrainingJob& job = option.job.job;
@@ -150,7 +168,7 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
   const auto with = [&](const std::function<void(TrainingJob&)>& apply) {
     TrainingJob other = job;
     apply(other);
-    others.push_back(std::move(other));
+    if (!same_choice(job, other)) others.push_back(std::move(other));
   };
   if (key == "precision") {
     for (std::size_t p = 0; p < spec::precision_names().size(); ++p) {
@@ -201,7 +219,7 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
     if (!hopeless) {
       Variant variant{option.job.job, option.job.allocator};
       step.apply(variant);
-      changes.push_back(simulate_change(option, lowering, step.words, variant));
+      changes.push_back(simulate_change(option, lowering, step.words, variant, step.same_program));
       const bool fits = changes.back().verdict == Verdict::fits;
       one_fits = one_fits || fits;
       small_enough = small_enough || (smaller && fits);
@@ -232,7 +250,8 @@ std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowe
   variant.job.accumulation = 1;
   return largest(most, [&](std::int64_t micro) {
     variant.job.micro_batch = micro;
-    return judge_change(option, lowering, "", variant, Find::verdict).verdict == Verdict::fits;
+    return judge_change(option, lowering, "", variant, false, Find::verdict).verdict ==
+           Verdict::fits;
   });
 }
 

@@ -1,6 +1,7 @@
 // One option: each distinct rank lowered, judged on its card, and all of them timed together.
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/format.h"
 #include "model/blame.h"
@@ -84,12 +85,12 @@ std::int64_t end_of(const Program& program, const Phase& phase) {
 }
 
 Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& card,
-              std::shared_ptr<const Program> lowered, const Program* in_short) {
+              std::shared_ptr<const Program> lowered) {
   const Program& program = *lowered;
   Gpu gpu;
   gpu.program = lowered;
   gpu.card = card;
-  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::all, in_short);
+  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::verdict);
   if (gpu.judgement.beyond_count) refuse(option.spec->job, model, gpu.judgement);
   gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
   for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
@@ -101,12 +102,59 @@ Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& ca
       gpu.worst = i;
     }
   }
+  return gpu;
+}
+
+/// What the least capacity is searched in: the program, or one with fewer passes.
+void find_needed_in(const Option& option, const program::Lowering& lowering, Gpu& gpu) {
+  program::TrainingJob job =
+      job_of_rank(option.whole, option.parallel, option.spec->cluster.count, gpu.rank);
+  std::optional<Program> in_short;
+  if (job.accumulation > many_passes && !job.megatron) {
+    job.record_computes = false;
+    job.equal_passes = program::EqualPasses::leave;
+    in_short = lowering.lower(job);
+  }
+  find_needed(gpu.judgement, *gpu.program, option.job.allocator, in_short ? &*in_short : nullptr);
+}
+
+/// The least capacity, and what is alive at the highest moment.
+void measure_gpu(const Option& option, const program::Lowering& lowering, Gpu& gpu) {
+  find_needed_in(option, lowering, gpu);
   run::RunLimits limits;
   limits.settings = option.job.allocator;
   const Phase& worst = gpu.phases[gpu.worst];
-  const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(program, worst);
-  gpu.peak = live_after(program, limits, at);
-  return gpu;
+  const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(*gpu.program, worst);
+  gpu.peak = live_after(*gpu.program, limits, at);
+}
+
+/// Programs that differ in nothing that memory depends on, or what is said of it.
+bool same_memory(const Program& a, const Program& b) {
+  const auto instruction = [](const Instruction& x, const Instruction& y) {
+    return x.action == y.action && x.stream == y.stream && x.id == y.id;
+  };
+  const auto storage = [](const StorageInfo& x, const StorageInfo& y) {
+    return x.bytes == y.bytes && x.category == y.category && x.module == y.module &&
+           x.backward == y.backward && std::strcmp(x.kind, y.kind) == 0;
+  };
+  const auto phase = [](const PhaseMark& x, const PhaseMark& y) {
+    return x.name == y.name && x.step == y.step && x.live == y.live;
+  };
+  const auto same = [](const auto& x, const auto& y, const auto& equal) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), equal);
+  };
+  return same(a.instructions, b.instructions, instruction) &&
+         same(a.storages, b.storages, storage) && same(a.phases, b.phases, phase) &&
+         a.modules == b.modules;
+}
+
+/// One of the GPUs before `end` whose program is the same for memory; `end` where none is.
+std::size_t same_before(const std::vector<Gpu>& gpus, std::size_t end) {
+  for (std::size_t i = 0; i < end; ++i) {
+    const bool one = gpus[i].program == gpus[end].program;
+    if (one || same_memory(*gpus[i].program, *gpus[end].program)) return i;
+  }
+  return end;
 }
 
 }  // namespace
@@ -138,39 +186,11 @@ Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel) {
           exchange_of(exchanges ? spec.cluster.count : 1)};
 }
 
-Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
-                   const program::Lowering& lowering) {
-  Option option;
-  option.spec = &spec;
-  option.parallel = parallel;
-  option.job = std::move(job);
-  option.split = split_of(option.job.job, parallel, spec.cluster.count);
-  option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
-  option.accuracy = accuracy_of(option.job.profile.framework,
-                                spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
-  if (option.job.job.device.rocm) option.accuracy = rocm_accuracy(std::move(option.accuracy));
-  const Card card = card_for(spec, parallel);
-  program::TrainingJob alone = option.job.job;
-  alone.record_computes = true;
-  option.gpus.resize(static_cast<std::size_t>(spec.cluster.count));
-  for (const RankGroup& group : rank_groups(alone, parallel, spec.cluster.count)) {
-    const program::TrainingJob own = job_of_rank(alone, parallel, spec.cluster.count, group.rank);
-    const auto program = std::make_shared<const Program>(lowering.lower(own));
-    std::optional<Program> in_short;  // for the search of the least capacity
-    if (own.accumulation > many_passes && !own.megatron) {
-      program::TrainingJob shorter = own;
-      shorter.record_computes = false;
-      shorter.equal_passes = program::EqualPasses::leave;
-      in_short = lowering.lower(shorter);
-    }
-    Gpu gpu = judge_gpu(option, lowering.model(), card, program, in_short ? &*in_short : nullptr);
-    gpu.role = group.role;
-    for (const int rank : group.ranks) {
-      gpu.index = rank;
-      gpu.rank = parallel == spec::Parallel::independent ? 0 : rank;
-      option.gpus[static_cast<std::size_t>(rank)] = gpu;
-    }
-  }
+namespace {
+
+/// The GPU that decides, and what is said of the option because of it.
+void take_worst(Option& option) {
+  option.tightest = 0;
   for (std::size_t i = 1; i < option.gpus.size(); ++i) {
     const Judgement& best = option.worst_gpu().judgement;
     const Judgement& other = option.gpus[i].judgement;
@@ -180,15 +200,81 @@ Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJo
     }
   }
   const Gpu& worst = option.worst_gpu();
-  option.whole = option.job.job;
-  option.job.job = job_of_rank(option.whole, parallel, spec.cluster.count, worst.rank);
+  option.job.job =
+      job_of_rank(option.whole, option.parallel, option.spec->cluster.count, worst.rank);
   option.verdict = worst.judgement.verdict;
   option.reason = worst.judgement.reason;
-  if (option.verdict == Verdict::does_not_fit) option.reason += largest_term(worst);
+}
+
+/// Every rank's program, lowered once a group of equal ranks, and judged once where programs of
+/// several groups are the same for memory.
+void judge_ranks(Option& option, const program::Lowering& lowering) {
+  const std::int64_t count = option.spec->cluster.count;
+  const Card card = card_for(*option.spec, option.parallel);
+  program::TrainingJob alone = option.whole;
+  alone.record_computes = true;
+  option.gpus.resize(static_cast<std::size_t>(count));
+  std::vector<Gpu> judged;
+  for (const RankGroup& group : rank_groups(alone, option.parallel, count)) {
+    const program::TrainingJob own = job_of_rank(alone, option.parallel, count, group.rank);
+    auto program = std::make_shared<const Program>(lowering.lower(own));
+    const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
+      return same_memory(*gpu.program, *program);
+    });
+    judged.push_back(same != judged.end() ? *same
+                                          : judge_gpu(option, lowering.model(), card, program));
+    Gpu& gpu = judged.back();
+    gpu.program = std::move(program);
+    gpu.role = group.role;
+    for (const int rank : group.ranks) {
+      gpu.index = rank;
+      gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
+      option.gpus[static_cast<std::size_t>(rank)] = gpu;
+    }
+  }
+}
+
+}  // namespace
+
+Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                  const program::Lowering& lowering) {
+  Option option;
+  option.spec = &spec;
+  option.parallel = parallel;
+  option.job = std::move(job);
+  option.split = split_of(option.job.job, parallel, spec.cluster.count);
+  option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
+  option.accuracy = accuracy_of(option.job.profile.framework,
+                                spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
+  if (option.job.job.device.rocm) option.accuracy = rocm_accuracy(std::move(option.accuracy));
+  option.whole = option.job.job;
+  judge_ranks(option, lowering);
+  take_worst(option);
   std::string missing;
   option.timing = time_of(option, missing);
   if (!missing.empty()) option.warnings.push_back("no step time: " + missing);
+  return option;
+}
+
+void measure(Option& option, const program::Lowering& lowering) {
+  for (std::size_t i = 0; i < option.gpus.size(); ++i) {
+    Gpu& gpu = option.gpus[i];
+    if (const std::size_t same = same_before(option.gpus, i); same < i) {
+      gpu.judgement = option.gpus[same].judgement;
+      gpu.peak = option.gpus[same].peak;
+    } else {
+      measure_gpu(option, lowering, gpu);
+    }
+  }
+  take_worst(option);
+  if (option.verdict == Verdict::does_not_fit) option.reason += largest_term(option.worst_gpu());
   option.imbalances = find_imbalances(option, imbalance_threshold);
+}
+
+Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                   const program::Lowering& lowering) {
+  Option option = try_option(spec, parallel, std::move(job), lowering);
+  measure(option, lowering);
   return option;
 }
 

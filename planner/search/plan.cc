@@ -61,8 +61,10 @@ Alternative alternative(const Option& other, const Option& chosen) {
   out.parallel = other.parallel;
   out.split = other.split;
   out.verdict = other.verdict;
-  out.needed = other.worst_gpu().judgement.needed;
-  out.headroom = other.worst_gpu().judgement.headroom();
+  if (const Judgement& worst = other.worst_gpu().judgement; worst.needed > 0) {
+    out.needed = worst.needed;
+    out.headroom = worst.headroom();
+  }
   out.timing = other.timing;
   out.samples_per_second = other.samples_per_second();
   out.because = why_not(other, chosen);
@@ -70,10 +72,10 @@ Alternative alternative(const Option& other, const Option& chosen) {
 }
 
 /// The best of the ways that are possible, the others beside it.
-Option choose(Ready ready) {
+Option choose(Ready ready, bool all_needs) {
   std::vector<Option> tried;
   for (Way& way : ready.possible) {
-    tried.push_back(make_option(*ready.option, way.parallel, std::move(way.job), *way.lowering));
+    tried.push_back(try_option(*ready.option, way.parallel, std::move(way.job), *way.lowering));
     tried.back().lowering = std::move(way.lowering);
   }
   std::size_t best = 0;
@@ -91,8 +93,16 @@ Option choose(Ready ready) {
     }
   }
   Option chosen = std::move(tried[best]);
+  measure(chosen, *chosen.lowering);
   for (std::size_t i = 0; i < tried.size(); ++i) {
-    if (i != best) chosen.others.push_back(alternative(tried[i], chosen));
+    if (i == best) continue;
+    Option& other = tried[i];
+    // What is short is said; and even shards may be the fix of uneven ones.
+    const bool fix = chosen.parallel == Parallel::zero1 && other.parallel == Parallel::fsdp2;
+    if (all_needs || fix || other.verdict == Verdict::does_not_fit) {
+      measure(other, *other.lowering);
+    }
+    chosen.others.push_back(alternative(other, chosen));
   }
   for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
   // The time of a step that cannot be run is no time.
@@ -270,7 +280,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     const OptionSpec& spec = *next.option;
     try {
       Option option = is_searched(spec, *plan.spec) ? search_jointly(std::move(next), search)
-                                                    : choose(std::move(next));
+                                                    : choose(std::move(next), settings.all_needs);
       const program::Lowering& lowering = *option.lowering;
       option.parameters = parameters_of(option);
       if (settings.changes && option.verdict != Verdict::fits) {

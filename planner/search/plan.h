@@ -71,7 +71,7 @@ struct Alternative {
   spec::Split split;
   bool applies = true;  // false: `because` says why it cannot be
   Verdict verdict = Verdict::fits;
-  std::int64_t needed = 0, headroom = 0;  // of the GPU that needs most
+  std::int64_t needed = 0, headroom = 0;  // of the GPU that needs most; 0 where not asked for
   std::optional<Timing> timing;
   double samples_per_second = 0;  // of all cards; 0 where there is no timing
   std::string because;            // why it was not taken
@@ -136,6 +136,7 @@ struct Plan {
 struct PlanSettings {
   bool effects = true;                     // re-simulate what was assumed
   bool changes = true;                     // re-simulate changes where an option does not fit
+  bool all_needs = true;                   // the bytes that ways need which fit but are not taken
   bool computes = false;                   // programs hold what is computed, too, not only memory
   const SearchControls* search = nullptr;  // how a search is stopped and watched
 };
@@ -146,7 +147,13 @@ Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings);
 // For the files of this room.
 
 /// The job on the GPUs of `spec`, every rank lowered, judged and, where the device's speed is
-/// known, timed. `job` is any rank's.
+/// known, timed. `job` is any rank's. What measure() finds is left out.
+Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                  const program::Lowering& lowering);
+/// What takes most of the time: the bytes each GPU needs, what is alive at its peak, and from these
+/// the tightest GPU and the imbalances.
+void measure(Option& option, const program::Lowering& lowering);
+/// Both.
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering);
 

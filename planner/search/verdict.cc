@@ -38,26 +38,12 @@ std::string why_it_fails(const Program& program, const Judgement& judgement) {
       failure.step == 0 ? "loading" : "step " + std::to_string(failure.step) + " " + failure.phase;
   text += ", " + std::string(storage.kind);
   if (!layer.empty()) text += " in " + layer;
-  text += " (" + std::string(category_name(storage.category)) + "): " + failure.error.text();
-  if (judgement.needed == 0) return text;  // not asked for
-  return text + " Short by " + size(-judgement.headroom()) + ".";
+  return text + " (" + std::string(category_name(storage.category)) + "): " + failure.error.text();
 }
 
-}  // namespace
-
-const char* verdict_text(Verdict verdict) {
-  constexpr const char* texts[] = {"fits", "tight", "does not fit"};
-  return texts[static_cast<int>(verdict)];
-}
-
-bool countable(const Program& program) {
-  return std::none_of(program.storages.begin(), program.storages.end(), [](const StorageInfo& s) {
-    return s.bytes > run::CachingAllocator::largest_total;
-  });
-}
-
-Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy, Find find, const Program* in_short) {
+/// All but the least capacity.
+Judgement verdict_of(const Program& program, const Card& card,
+                     const run::AllocatorSettings& settings, const Accuracy& accuracy) {
   Judgement out;
   run::RunLimits limits;
   limits.settings = settings;
@@ -85,11 +71,6 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
   };
   out.low = peak + share(accuracy.low);
   out.high = peak + share(accuracy.high);
-  if (find == Find::all) {
-    out.needed = in_short ? run::least_capacity(*in_short, limits, false)
-                          : run::least_capacity(program, limits, false, out.unlimited);
-  }
-
   limits.total = card.usable;
   limits.context = std::min(card.outside(), card.usable);
   out.limited = run_within(program, limits, out.unlimited);
@@ -114,8 +95,41 @@ Judgement judge(const Program& program, const Card& card, const run::AllocatorSe
                  (!room || upper.failure ? "runs out of memory" : "has to give cached blocks back");
     return out;
   }
-  out.reason = size(out.headroom()) + " of the budget stay free";
   return out;
+}
+
+}  // namespace
+
+const char* verdict_text(Verdict verdict) {
+  constexpr const char* texts[] = {"fits", "tight", "does not fit"};
+  return texts[static_cast<int>(verdict)];
+}
+
+bool countable(const Program& program) {
+  return std::none_of(program.storages.begin(), program.storages.end(), [](const StorageInfo& s) {
+    return s.bytes > run::CachingAllocator::largest_total;
+  });
+}
+
+Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
+                const Accuracy& accuracy, Find find, const Program* in_short) {
+  Judgement out = verdict_of(program, card, settings, accuracy);
+  if (find == Find::all) find_needed(out, program, settings, in_short);
+  return out;
+}
+
+void find_needed(Judgement& judgement, const Program& program,
+                 const run::AllocatorSettings& settings, const Program* in_short) {
+  if (judgement.beyond_count) return;
+  run::RunLimits limits;
+  limits.settings = settings;
+  judgement.needed = in_short ? run::least_capacity(*in_short, limits, false)
+                              : run::least_capacity(program, limits, false, judgement.unlimited);
+  if (judgement.verdict == Verdict::does_not_fit) {
+    judgement.reason += " Short by " + size(-judgement.headroom()) + ".";
+  } else if (judgement.verdict == Verdict::fits) {
+    judgement.reason = size(judgement.headroom()) + " of the budget stay free";
+  }
 }
 
 }  // namespace shardfit::search

@@ -51,6 +51,10 @@ enum class Find {
   verdict,  // without `needed`, which takes most of the time
 };
 
+/// Finds what was left out of a judgement by Find::verdict, and says it. `in_short` as below.
+void find_needed(Judgement& judgement, const Program& program,
+                 const run::AllocatorSettings& settings, const Program* in_short = nullptr);
+
 /// Replays `program` without limit; on the card; on the card with the context and the peak at the
 /// upper ends of their intervals. `in_short`, where given, is the program with equal passes left
 /// out, in which the least capacity is searched.
