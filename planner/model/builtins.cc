@@ -2,6 +2,7 @@
 
 #include "model/code.h"
 #include "model/machine.h"
+#include "tensor/attention_kernels.h"
 #include "tensor/autocast.h"
 #include "tensor/iterator.h"
 #include "tensor/ops.h"
@@ -229,6 +230,15 @@ Value attention(Machine& m, Value* a) {
   args.dropout = m.training ? a[6].as_real() : 0;
   return Value::of(t::attention(args));
 }
+Value math_attention(Machine&, Value* a) {
+  t::AttentionArguments args;
+  args.query = first(a);
+  args.key = tensor_of(a[1], "the key");
+  args.value = tensor_of(a[2], "the value");
+  args.causal = true;
+  args.grouped = args.query.size(1) != args.key.size(1);
+  return Value::of(t::math_attention(args));
+}
 Value empty(Machine& m, Value* a) {
   const t::Scoped<const char*> label(m.runtime.label.kind, "empty");
   Tensor made = m.runtime.empty(sizes_of(a[0], "a shape"),
@@ -387,6 +397,7 @@ const std::vector<BuiltinRow>& builtin_table() {
          {"query", "key", "value", "mask", "causal", "grouped", "dropout"},
          3,
          attention},
+        {"causal_math_attention", {"query", "key", "value"}, 3, math_attention},
         {"empty", {"shape", "dtype"}, 1, empty},
         {"scratch", {"bytes"}, 1, scratch},
         {"scalar", {"dtype"}, 0, scalar},

@@ -35,6 +35,7 @@ const std::vector<BuiltinRow>& host_table() {
       {"optimizer_step", {}, 0, hand_over<"optimizer_step">},
       {"zero_grad", {}, 0, hand_over<"zero_grad">},
       {"autocast", {}, 0, hand_over<"autocast">},
+      {"init_buffers", {}, 0, hand_over<"init_buffers">},
       // Of tensor and pipeline parallel programs.
       {"lookup_vocabulary", {"weight", "ids"}, 2, hand_over<"lookup_vocabulary">},
       {"parallel_linear", {"x", "weight", "bias", "column"}, 4, hand_over<"parallel_linear">},

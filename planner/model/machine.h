@@ -97,6 +97,8 @@ class Machine {
 
   /// Makes a module and all below it, allocating parameters and buffers in construction order.
   const Module* build(const CompiledClass& type, ValueList takes, const std::string& path);
+  /// What a module's constructor does on the device beside its parameters; its buffers come of it.
+  void run_construct(Module& module);
   /// Points the tied parameters at their sources, which frees what they held.
   void tie();
   /// Gives every tensor of the model another dtype, and pictures' weights another format.
@@ -164,7 +166,6 @@ class Machine {
   Value hooked(const Module& module, const Value* arguments, std::size_t count, const Run& run);
   Value call_value(const Code& code, const Module* self, Value* locals);
   void make_tensors(Module& module);
-  void run_construct(Module& module);
   Value make_child(const Code& maker, const Module& parent, const std::string& path);
   Value make_of(const Code& code, const Module& parent, const std::string& path);
   Value arithmetic(const Code& code, const Value& a, const Value& b, const Module* self);

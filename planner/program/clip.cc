@@ -36,8 +36,12 @@ Tensor coefficient_of(const Tensor& total) {
 
 }  // namespace
 
-Tensor clip_gradients(const std::vector<Tensor>& parameters, bool foreach,
+Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
                       const std::function<Tensor(const Tensor&)>& whole_norms) {
+  std::vector<Tensor> parameters;
+  for (const Tensor& p : all) {
+    if (p->grad) parameters.push_back(p);
+  }
   if (parameters.empty()) return {};
   Runtime& runtime = parameters.front().runtime();
   const Scoped<tensor::Label> label(runtime.label, {"clip", 0, false});

@@ -119,6 +119,7 @@ struct Frame : std::enable_shared_from_this<Frame> {
   std::vector<std::weak_ptr<Holder>> holders;
   std::size_t recomputed = 0;
   bool done = false;
+  bool early_stop = true;
 
   Frame(Machine& m, const Module& target, ValueList args)
       : machine(m),
@@ -174,7 +175,9 @@ struct RecomputeHooks : tensor::SavedTensorHooks {
     if (index < frame.holders.size()) {
       if (const auto holder = frame.holders[index].lock()) holder->value = x;
     }
-    if (frame.recomputed == frame.holders.size()) throw tensor::StopRecompute{};
+    if (frame.early_stop && frame.recomputed == frame.holders.size()) {
+      throw tensor::StopRecompute{};
+    }
     return std::make_shared<PackedTensor>(std::move(x));
   }
   Frame& frame;
@@ -203,9 +206,11 @@ void Frame::recompute() {
   runtime.hooks.pop_back();
 }
 
-Value checkpointed(Machine& machine, const Module& module, ValueList arguments, Recompute policy) {
+Value checkpointed(Machine& machine, const Module& module, ValueList arguments, Recompute policy,
+                   bool early_stop) {
   Runtime& runtime = machine.runtime;
   auto frame = std::make_shared<Frame>(machine, module, arguments);
+  frame->early_stop = early_stop;
   if (selective(policy)) frame->selective = std::make_unique<SelectiveStorage>(policy);
   ForwardHooks hooks(frame);
   std::unique_ptr<SelectiveStorage::Caching> mode;
@@ -294,17 +299,18 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
   if (policy == Recompute::none) return;
   const bool is_reentrant = job.reentrant;
   const std::int64_t first = job.recompute_blocks;
-  machine.recompute = [&machine, &state, policy, first, is_reentrant](const Module& module,
-                                                                      ValueList arguments) {
+  const bool early_stop = job.early_stop;
+  const std::int64_t from = job.recompute_from;
+  machine.recompute = [=, &machine, &state](const Module& module, ValueList arguments) {
     if (policy == Recompute::every_second || policy == Recompute::first_blocks) {
       const auto [it, fresh] = state.order.emplace(&module, state.calls);
       if (fresh) ++state.calls;
       const bool whole =
-          policy == Recompute::first_blocks ? it->second < first : it->second % 2 == 0;
+          policy == Recompute::first_blocks ? it->second < first : it->second % 2 == from;
       if (!whole) return machine.forward(module, arguments);
     }
     if (is_reentrant) return reentrant(machine, module, std::move(arguments));
-    return checkpointed(machine, module, std::move(arguments), policy);
+    return checkpointed(machine, module, std::move(arguments), policy, early_stop);
   };
 }
 

@@ -53,6 +53,7 @@ struct DdpJob {
   bool bucket_view = false;         // gradients are views of the buckets
   bool static_graph = false;
   bool find_unused = false;
+  bool buffers = true;     // the module's are sent before each forward; false: it was given none
   bool init_sync = false;  // rank 0's parameters and buffers are sent to the others at the start
   bool no_sync = false;    // only the last micro-batch of a step exchanges gradients
 };

@@ -13,6 +13,7 @@
 #include "program/decay_groups.h"
 #include "program/lora.h"
 #include "program/lowering_words.h"
+#include "program/materialize.h"
 #include "program/offload.h"
 #include "program/passes.h"
 #include "program/recompute.h"
@@ -44,7 +45,12 @@ class Trainer : public model::Host {
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
     strategy_ = make_strategy();
-    if (strategy_) strategy_->wrap(root_);
+    wraps_late_ = job_.titan && job_.ddp;
+    if (strategy_ && !wraps_late_) strategy_->wrap(root_);
+    if (runtime_.meta) {
+      runtime_.meta = false;
+      materialize(machine_, root_);
+    }
     std::vector<Tensor> listed;
     for (const model::Parameter& p : machine_.parameters(root_)) {
       if (p.tensor->leaf_requires_grad) listed.push_back(p.tensor);
@@ -66,7 +72,7 @@ class Trainer : public model::Host {
   /// Once; a framework that makes it before `loaded` does so in its own program.
   void construct_optimizer() {
     if (optimizer_ || !own_.empty()) return;
-    if (job_.program == "plain-loop-4") {
+    if (job_.program == "plain-loop-4" || job_.optimizer_in_backward) {
       runtime_.after_accumulate = [this](tensor::TensorBody& body) { step_in_backward(body); };
       for (const Tensor& p : trainable_) {
         own_.push_back(make_optimizer(job_.optimizer, job_.implementation));
@@ -92,7 +98,8 @@ class Trainer : public model::Host {
     if (name == "model") return call_model(arguments);
     if (name == "phase") {
       const std::string& name_of_phase = *arguments[0].text;
-      const bool live = name_of_phase == "between_steps" || name_of_phase == "live_after_forward";
+      const bool live = name_of_phase == "between_steps" || name_of_phase == "live_after_forward" ||
+                        name_of_phase == "after_step_with_gradients";
       runtime_.mark(*arguments[0].text, step_, live);
     } else if (name == "backward") {
       const Tensor& loss = model::tensor_of(arguments[0], "the loss");
@@ -110,6 +117,10 @@ class Trainer : public model::Host {
     } else if (name == "clip") {
       return Value::of(strategy_ ? strategy_->clip(trainable_, *job_.clip_foreach)
                                  : clip_gradients(trainable_, *job_.clip_foreach));
+    } else if (name == "init_buffers") {
+      for (Module& m : machine_.modules) {
+        if (!m.type->construct.empty()) machine_.run_construct(m);
+      }
     } else if (name == "construct_optimizer") {
       construct_optimizer();
     } else if (name == "optimizer_step") {
@@ -173,6 +184,9 @@ class Trainer : public model::Host {
     const std::size_t inputs = root_.type->input_defaults.size();
     ValueList list;
     for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);
+    // torch.distributed._composable.replicate makes its DistributedDataParallel in the first
+    // forward.
+    if (std::exchange(wraps_late_, false)) strategy_->wrap(root_);
     const bool last = ++forwards_ % job_.accumulation == 0;
     const bool synchronize = !accumulates_unsynchronized() || last;
     if (strategy_) strategy_->before_forward(synchronize);
@@ -189,7 +203,7 @@ class Trainer : public model::Host {
 
   void step_optimizer() {
     const Scoped<tensor::Label> label(runtime_.label, {"optimizer", 0, false});
-    if (strategy_ && strategy_->step()) return;
+    if (!own_.empty() || (strategy_ && strategy_->step())) return;
     if (job_.grad_scaler && !found_infinite_) found_infinite_ = unscale();
     for (const auto& group : groups_) optimizer_->step(group);
     found_infinite_.reset();
@@ -219,6 +233,7 @@ class Trainer : public model::Host {
   std::vector<Tensor> trainable_;
   std::vector<std::vector<Tensor>> groups_;  // of the optimizer; together all trainable ones
   std::unique_ptr<Strategy> strategy_;
+  bool wraps_late_ = false;
   std::int64_t forwards_ = 0;
   std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::unique_ptr<Optimizer>> own_;
@@ -229,7 +244,8 @@ class Trainer : public model::Host {
 
 std::string program_class(const std::string& program) {
   std::string name = program;
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
   return name;
 }
 
@@ -315,6 +331,10 @@ std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
 }
 
 Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {
+  if (asked.titan && family_->framework != "torchtitan") {
+    throw InputError(model_.where,
+                     "torchtitan's form of model type " + model_.model_type + " is not modelled");
+  }
   const TrainingJob job = family_->framework == "megatron" ? megatron_form(asked, model_) : asked;
   Globals globals;
   model::set_dimensions(*family_, model_, globals);
@@ -327,7 +347,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = family_->built_in == "fp32" ? DType::f32 : job.parameters;
-  runtime.meta = job.fsdp2 && job.fsdp2->built_on_meta;
+  runtime.meta = job.titan || (job.fsdp2 && job.fsdp2->built_on_meta);
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }

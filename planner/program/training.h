@@ -14,6 +14,7 @@
 #include "program/megatron.h"
 #include "program/optimizer.h"
 #include "program/strategy.h"
+#include "program/torchtitan.h"
 #include "spec/model_spec.h"
 #include "tensor/runtime.h"
 
@@ -80,7 +81,10 @@ struct TrainingJob {
   std::string loss = "full_logits_fp32";
   Recompute recompute = Recompute::none;
   std::int64_t recompute_blocks = 0;
+  std::int64_t recompute_from = 0;  // of every second block: the first that recomputes
   bool reentrant = false;
+  bool early_stop = true;              // recomputation ends with the last tensor that is wanted
+  bool optimizer_in_backward = false;  // one a parameter, as soon as its gradient is there
   enum class Offload : std::uint8_t { none, pageable, pinned };
   Offload offload = Offload::none;  // of saved tensors
   std::string experts = "grouped_mm";
@@ -90,6 +94,7 @@ struct TrainingJob {
   std::optional<Fsdp1Job> fsdp1;
   std::optional<ZeroRedundancyJob> zero_redundancy;
   std::optional<DeepSpeedJob> deepspeed;
+  std::optional<TitanJob> titan;        // of framework torchtitan
   std::optional<MegatronJob> megatron;  // of framework megatron; empty: one rank, all defaults
   int steps = 3;
   bool record_computes = false;

@@ -8,6 +8,7 @@
 #include "search/largest.h"
 #include "search/plan.h"
 #include "search/sharing.h"
+#include "search/titan.h"
 
 namespace shardfit::search {
 namespace {
@@ -89,6 +90,7 @@ TrainingJob at_rank(TrainingJob job, int rank) {
   if (job.zero_redundancy) job.zero_redundancy->rank = rank;
   if (job.deepspeed) job.deepspeed->rank = rank;
   if (job.megatron) job.megatron->rank = rank;
+  if (job.titan && job.titan->data > 1) job.titan->rank = rank;
   return job;
 }
 
@@ -172,16 +174,23 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
   };
   if (key == "precision") {
     for (std::size_t p = 0; p < spec::precision_names().size(); ++p) {
-      with([&](TrainingJob& j) { set_precision(static_cast<spec::Precision>(p), j); });
+      const auto precision = static_cast<spec::Precision>(p);
+      if (job.titan) {
+        if (precision == spec::Precision::fp16_mixed) continue;  // it has none
+        with([&](TrainingJob& j) { set_titan_precision(precision, j); });
+        continue;
+      }
+      with([&](TrainingJob& j) { set_precision(precision, j); });
     }
   } else if (key == "optimizer") {
     for (const auto o : {spec::Optimizer::adamw_fused, spec::Optimizer::adamw_foreach,
                          spec::Optimizer::adamw_loop, spec::Optimizer::sgd}) {
+      if (job.titan && o == spec::Optimizer::sgd) continue;  // Adam and AdamW only
       with([&](TrainingJob& j) { set_optimizer(o, j); });
     }
   } else if (key == "recompute") {
     with([](TrainingJob& j) { j.recompute = program::Recompute::full; });
-  } else if (key == "attention") {
+  } else if (key == "attention" && !job.titan) {
     with([](TrainingJob& j) { j.attention = "eager"; });
   } else if (key == "micro-batch") {
     with([](TrainingJob& j) { j.micro_batch *= 2; });
@@ -234,7 +243,8 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
   }
   // A search has tried what costs only time: what is left are other numbers.
   const TrainingJob& job = option.job.job;
-  const bool own = !job.lora && !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron;
+  const bool own =
+      !job.lora && !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron && !job.titan;
   if (option.search && own && job.parameters == DType::f32 && job.autocast == DType::bf16) {
     Variant variant{job, option.job.allocator};
     set_precision(spec::Precision::bf16, variant.job);

@@ -60,9 +60,12 @@ std::vector<Policy> policies_of(const spec::OptionSpec& spec, const Way& way) {
   std::vector<Policy> out{{{}, program::Recompute::none, false}};
   if (way.job.profile.selective) {
     for (const SelectivePolicy& policy : selective_policies()) {
+      if (!offers_policy(way.job.profile, policy.name)) continue;
       out.push_back({{RecomputeKind::selective, policy.name}, policy.kind, false});
     }
-    out.push_back({{RecomputeKind::selective, ""}, program::Recompute::first_blocks, true});
+    if (offers_policy(way.job.profile, "first-N-blocks")) {
+      out.push_back({{RecomputeKind::selective, ""}, program::Recompute::first_blocks, true});
+    }
   }
   out.push_back({{RecomputeKind::full, ""}, program::Recompute::full, false});
   return out;

@@ -1,5 +1,6 @@
 #include "search/profile.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "spec/model_spec.h"
@@ -50,6 +51,9 @@ Profile read_profile(const std::string& framework) {
     MapView own(*recompute, "'recompute'", faults);
     profile.reentrant = own.require_boolean("reentrant").value;
     profile.selective = own.require_boolean("selective").value;
+    if (const Node* list = own.list("policies")) {
+      for (const Node& name : list->children) profile.policies.push_back(name.text);
+    }
     own.finish();
   }
   const auto read_ways = [&](const Node* list, const char* key, auto& ways) {
@@ -61,9 +65,16 @@ Profile read_profile(const std::string& framework) {
   };
   read_ways(map.require_list("parallel"), "parallel", profile.parallel);
   read_ways(map.list("on_request"), "on_request", profile.on_request);
+  if (const auto own = map.boolean("own_models")) profile.own_models = own->value;
   map.finish();
   faults.throw_if_any();
   return profile;
+}
+
+bool offers_policy(const Profile& profile, const std::string& policy) {
+  if (!profile.selective) return false;
+  const auto& known = profile.policies;
+  return known.empty() || std::find(known.begin(), known.end(), policy) != known.end();
 }
 
 std::vector<std::string> default_adapter_targets(const std::string& model_type) {

@@ -20,9 +20,14 @@ struct Profile {
   std::string clip_because;
   bool reentrant = false;                  // of full recompute
   bool selective = false;                  // whether it offers selective recompute
+  std::vector<std::string> policies;       // those of it that it has; empty: all
+  bool own_models = false;                 // it trains none but its own forms of models
   std::vector<spec::Parallel> parallel;    // ways to share a job that are modelled, simplest first
   std::vector<spec::Parallel> on_request;  // others that are, not tried unless asked for
 };
+
+/// Whether the profile offers a policy of selective recompute ("first-N-blocks": of any N).
+bool offers_policy(const Profile& profile, const std::string& policy);
 
 /// Words of the frameworks that have a profile, sorted.
 std::vector<std::string> modelled_frameworks();

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "search/titan.h"
+
 namespace shardfit::search {
 
 using spec::Parallel;
@@ -160,6 +162,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     job.megatron->rank = rank;
     return job;
   }
+  if (job.titan) return titan_job(std::move(job), parallel, ranks, rank);
   if (job.framework == "deepspeed") {
     // Mixed precision is the engine's own: the model, adapters too, in 16 bit, masters in fp32.
     if (job.autocast) job.parameters = *std::exchange(job.autocast, std::nullopt);

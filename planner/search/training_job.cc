@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "program/lora.h"
 #include "search/tables.h"
+#include "search/titan.h"
 
 namespace shardfit::search {
 namespace {
@@ -202,6 +203,11 @@ class Mapping {
       faults_.error(spec_.recompute.where,
                     "framework " + out_.profile.framework + " offers no selective recompute",
                     {"expected none, full or auto"});
+    } else if (!offers_policy(out_.profile, policy->blocks > 0 ? "first-N-blocks" : policy->name)) {
+      faults_.error(spec_.recompute.where,
+                    "framework " + out_.profile.framework + " has no policy " +
+                        shardfit::quoted(asked.policy) + " of selective recompute",
+                    {"expected one of: " + join(out_.profile.policies)});
     } else {
       out_.job.recompute = policy->kind;
       out_.job.recompute_blocks = policy->blocks;
@@ -436,6 +442,7 @@ std::optional<RankJob> rank_job(const OptionSpec& option, std::int64_t ranks,
   mapping.recompute();
   mapping.attention();
   mapping.allocator();
+  if (out.profile.framework == "torchtitan") titan_words(option, out, faults);
   if (faults.size() > before) return {};
   return out;
 }

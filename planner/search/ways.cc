@@ -178,10 +178,10 @@ void refuse_degrees(const OptionSpec& option, bool megatron, Diagnostics& faults
   refuse(given.pp, "this strategy has no pipeline", note);
 }
 
-/// Whether Megatron-core has a form of the option's model that is modelled.
-bool has_megatron_form(const spec::ModelSpec& model) {
+/// Whether the framework has a form of the model of its own that is modelled.
+bool has_own_form(const spec::ModelSpec& model, const std::string& framework) {
   return std::any_of(model.framework_families.begin(), model.framework_families.end(),
-                     [](const auto& form) { return form.first == "megatron"; });
+                     [&](const auto& form) { return form.first == framework; });
 }
 
 /// Where micro-batches are searched, the job at one of them that can be counted: the smallest, or
@@ -219,10 +219,12 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   const bool megatron = framework_of(option) == "megatron";
   const Location where =
       asked.job.parallel.where.known() ? asked.job.parallel.where : asked.cluster.where;
-  if (megatron && !has_megatron_form(lowerings.find(asked).model())) {
+  const std::string& framework = framework_of(option);
+  if (read_profile(framework).own_models &&
+      !has_own_form(lowerings.find(asked).model(), framework)) {
     faults.error(foreign ? where : asked.job.framework.where,
-                 "Megatron-core's form of model type " + lowerings.find(asked).model().model_type +
-                     " is not modelled");
+                 (megatron ? "Megatron-core" : framework) + "'s form of model type " +
+                     lowerings.find(asked).model().model_type + " is not modelled");
     return {};
   }
   if (!alone) refuse_degrees(option, megatron, faults);

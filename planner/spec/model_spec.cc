@@ -111,12 +111,14 @@ std::string nearest_by_keys(const Node& root, const std::vector<FamilyEntry>& fa
   std::vector<std::string> types;
   for (const FamilyEntry& f : families) types.insert(types.end(), f.types.begin(), f.types.end());
   std::sort(types.begin(), types.end());
+  types.erase(std::unique(types.begin(), types.end()), types.end());
   const Node* at = root.child("model_type");
   std::vector<std::string> notes = {"expected one of: " + join(types)};
   const std::string near = closest(without_class(type), types);
   bool named = false;
   for (const FamilyEntry& f : families) {
-    if (!near.empty() && std::find(f.types.begin(), f.types.end(), near) != f.types.end()) {
+    if (!named && !near.empty() &&
+        std::find(f.types.begin(), f.types.end(), near) != f.types.end()) {
       notes.push_back("did you mean '" + near + "'?");
       notes.push_back("the nearest family is '" + f.name + "' (" + near +
                       "); a family is one YAML file: docs/model_language.md");

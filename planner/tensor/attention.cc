@@ -220,9 +220,10 @@ Tensor safe_softmax(const Tensor& a) {
   return out;
 }
 
-/// Plain products and a softmax, with the whole matrix of scores; half precision is worked in fp32
-/// (transformers/attention.cpp, _scaled_dot_product_attention_math).
-Tensor math(const AttentionArguments& a) {
+}  // namespace
+
+/// Half precision is worked in fp32.
+Tensor math_attention(const AttentionArguments& a) {
   Runtime& runtime = a.query.runtime();
   const Scoped<const char*> label(runtime.label.kind, "math_attention");
   const DType dtype = a.query.dtype();
@@ -250,8 +251,6 @@ Tensor math(const AttentionArguments& a) {
   const Tensor returned = to(weights, dtype);
   return to(matmul(weights, value), dtype);
 }
-
-}  // namespace
 
 namespace {
 
@@ -319,7 +318,7 @@ Tensor attention(const AttentionArguments& arguments) {
     case AttentionKernel::efficient:
       return efficient_attention(a);
     case AttentionKernel::math:
-      return math(a);
+      return math_attention(a);
   }
   return {};
 }

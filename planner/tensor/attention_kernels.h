@@ -19,4 +19,8 @@ void record_attention(const char* kind, const AttentionArguments& arguments,
 Tensor additive_mask(const Tensor& mask, DType dtype);
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 
+/// Plain products and a softmax, with the whole matrix of scores
+/// (transformers/attention.cpp, _scaled_dot_product_attention_math).
+Tensor math_attention(const AttentionArguments& arguments);
+
 }  // namespace shardfit::tensor

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "spec/reader.h"
+#include "tensor/dtype.h"
 
 namespace shardfit::validate {
 
@@ -29,6 +30,13 @@ inline double real(const spec::Node& map, const char* key, double fallback, Diag
   const spec::Node& node = at(map, key);
   if (node.kind == spec::Kind::null) return fallback;
   return spec::as_real(node, key, {}, faults).value_or(fallback);
+}
+
+inline std::optional<DType> dtype_named(const std::string& name) {
+  for (DType d : {DType::bf16, DType::f16, DType::f32}) {
+    if (name == dtype_name(d)) return d;
+  }
+  return std::nullopt;
 }
 
 }  // namespace shardfit::validate

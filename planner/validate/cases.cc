@@ -9,6 +9,7 @@
 #include "validate/case_keys.h"
 #include "validate/deepspeed_cases.h"
 #include "validate/megatron_cases.h"
+#include "validate/titan_cases.h"
 
 namespace shardfit::validate {
 namespace {
@@ -17,13 +18,6 @@ using program::Implementation;
 using program::Recompute;
 using spec::Kind;
 using spec::Node;
-
-std::optional<DType> dtype_named(const std::string& name) {
-  for (DType d : {DType::bf16, DType::f16, DType::f32}) {
-    if (name == dtype_name(d)) return d;
-  }
-  return std::nullopt;
-}
 
 /// What keeps a case of transformers.Trainer from being expressed: other releases and settings that
 /// change its loop.
@@ -53,6 +47,7 @@ std::string unsupported_trainer(const Node& c) {
 std::string unsupported(const Node& c) {
   if (text(c, "profile") == "deepspeed") return unsupported_deepspeed(c);
   if (text(c, "profile") == "megatron") return unsupported_megatron(c);
+  if (text(c, "profile") == "torchtitan") return unsupported_titan(c);
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   const bool known = strategy.empty() || strategy == "none" || strategy == "ddp" ||
@@ -116,7 +111,7 @@ void read_recompute(const Node& c, program::TrainingJob& job, std::string& skipp
     job.recompute = Recompute::save_attention;
   } else if (word == "selective save attention+matmul") {
     job.recompute = Recompute::save_attention_matmul;
-  } else if (word == "selective save attention+matmul/2") {
+  } else if (word == "selective save attention+matmul/2" || word == "selective op") {
     job.recompute = Recompute::save_attention_matmul_half;
   } else if (const auto blocks = first_blocks(word)) {
     job.recompute = Recompute::first_blocks;
@@ -213,6 +208,7 @@ void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   const Node& parallel = at(c, "parallel");
   if (text(c, "profile") == "deepspeed") return read_deepspeed(c, out, faults);
   if (text(c, "profile") == "megatron") return read_megatron(c, out, faults);
+  if (text(c, "profile") == "torchtitan") return read_titan(c, out, faults);
   if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
   if (text(parallel, "strategy") == "fsdp1") read_fsdp1(c, out, faults);
   if (text(parallel, "strategy") != "ddp") return;

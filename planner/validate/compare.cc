@@ -57,7 +57,7 @@ bool predicted_value(const run::RunResult& result, const Case& c, const Reading&
   prefixed("first_step", 1);
   prefixed("second_step", 2);
   prefixed("steady_step", c.job.steps);
-  if (name == "between_steps") step = c.job.steps;
+  if (name == "between_steps" || name == "after_step_with_gradients") step = c.job.steps;
   if (c.peaks_from_start && (name == "forward" || name == "backward")) {
     return peak_from_start(result, name, step, reserved, value);
   }

@@ -229,6 +229,7 @@ class Ddp : public Strategy {
   }
 
   std::vector<Tensor> buffers() const {
+    if (!job_.buffers) return {};
     std::vector<Tensor> found;
     for (const model::Module& module : machine_.modules) {
       const std::size_t parameters = module.type->spec->parameters.size();

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "program/clip.h"
+#include "program/materialize.h"
 #include "program/strategies/fsdp2_group.h"
 #include "tensor/ops.h"
 
@@ -72,7 +73,13 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     in_module_order();
     if (job_.built_on_meta) {
       runtime_.meta = false;
-      materialize(root);
+      materialize(shared_.machine, root, [this](Module& module, std::size_t index) {
+        for (Unit& unit : units_) {
+          for (Parameter& p : unit.group.parameters) {
+            if (p.at(module, index)) p.replace_shard(module.tensors[index]);
+          }
+        }
+      });
     }
     shared_.machine.hooks = this;
     shared_.machine.hooks_around_recompute = job_.around_recompute;
@@ -231,40 +238,6 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
         if (!listed && std::find(own.begin(), own.end(), &m) != own.end()) {
           ordered_.push_back(&unit);
         }
-      }
-    }
-  }
-
-  /// Module.to_empty: children first, then parameters and buffers, each place by itself.
-  void materialize(const Module& module) {
-    for (const Value& child : module.children) {
-      if (child.kind == ValueKind::module) materialize_child(*child.module);
-      if (child.kind != ValueKind::list) continue;
-      for (const Value& item : *child.list) {
-        if (item.kind == ValueKind::module) materialize_child(*item.module);
-      }
-    }
-    for (Module& own : shared_.machine.modules) {
-      if (&own != &module) continue;
-      const Scoped<tensor::Label> label(runtime_.label, {"parameter", own.label, false});
-      for (std::size_t i = 0; i < own.tensors.size(); ++i) {
-        if (own.tensors[i]) materialize(own, i);
-      }
-    }
-  }
-  void materialize_child(const Module& child) {
-    const bool wrapped = child.replaced_by && child.replaced_by != &child;
-    materialize(wrapped ? *child.replaced_by : child);
-  }
-  void materialize(Module& module, std::size_t index) {
-    const Tensor old = module.tensors[index];
-    Tensor fresh = runtime_.empty(old.shape(), old.dtype());
-    fresh->leaf_requires_grad = old->leaf_requires_grad;
-    runtime_.set_category(fresh, Category::parameter);
-    module.tensors[index] = fresh;
-    for (Unit& unit : units_) {
-      for (Parameter& p : unit.group.parameters) {
-        if (p.at(module, index)) p.replace_shard(fresh);
       }
     }
   }

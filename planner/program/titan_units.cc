@@ -1,0 +1,25 @@
+#include "program/titan_units.h"
+
+namespace shardfit::program {
+
+void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline) {
+  job.reshard_after_forward = reshard == "always" || (reshard != "never" && !pipeline);
+  // What is left whole at the end of the forward is what backward begins with.
+  job.units = {{{"tok_embeddings"}, {}}, {{"*"}, {}}, {{"norm", "output"}, reshard == "always"}};
+  job.cast_inputs = true;
+  job.built_on_meta = true;
+  job.around_recompute = true;
+}
+
+DdpJob titan_ddp(std::int64_t ranks, std::int64_t rank) {
+  DdpJob job;
+  job.ranks = ranks;
+  job.rank = rank;
+  job.bucket_bytes = 100 << 20;
+  job.bucket_bytes_given = true;
+  job.init_sync = true;
+  job.buffers = false;  // it wraps a list of the parameters
+  return job;
+}
+
+}  // namespace shardfit::program

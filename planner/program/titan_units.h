@@ -1,0 +1,16 @@
+#pragma once
+#include <string>
+
+#include "program/strategy.h"
+
+namespace shardfit::program {
+
+/// The calls of fully_shard in torchtitan's apply_fsdp (torchtitan v0.2.2,
+/// torchtitan/models/llama3/infra/parallelize.py) for the setting fsdp_reshard_after_forward:
+/// "default", "always" or "never". In a pipeline the default is never.
+void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline = false);
+
+/// Its apply_ddp: torch.distributed._composable.replicate with buckets of 100 MiB.
+DdpJob titan_ddp(std::int64_t ranks, std::int64_t rank);
+
+}  // namespace shardfit::program

@@ -1,0 +1,63 @@
+#include "validate/titan_cases.h"
+
+#include "program/titan_units.h"
+#include "validate/case_fields.h"
+
+namespace shardfit::validate {
+namespace {
+
+using spec::Node;
+
+bool one(const Node& map, const char* key) {
+  return !given(map, key) || text(map, key) == "1" || text(map, key) == "0";
+}
+
+}  // namespace
+
+std::string unsupported_titan(const Node& c) {
+  if (text(c, "program") != "torchtitan-0.2.2-trainer") return "program " + text(c, "program");
+  const Node& parallel = at(c, "parallel");
+  const std::string strategy = text(parallel, "strategy");
+  if (strategy != "fsdp2" && strategy != "ddp" && strategy != "none") return "strategy " + strategy;
+  for (const char* degree : {"context", "expert", "tensor", "pipeline"}) {
+    if (!one(parallel, degree)) return std::string(degree) + " parallelism";
+  }
+  if (given(parallel, "cpu_offload") && text(parallel, "cpu_offload") != "none") {
+    return "offload to the host";
+  }
+  for (const Node& flag : at(c, "flags").children) {
+    const bool known =
+        flag.text == "untied_output_as_torchtitan" || flag.text == "optimizer_in_backward";
+    if (!known) return "flag " + flag.text;
+  }
+  if (truth(c, "compile")) return "torch.compile";
+  return "";
+}
+
+void read_titan(const Node& c, Case& out, Diagnostics& faults) {
+  const Node& parallel = at(c, "parallel");
+  program::TrainingJob& job = out.job;
+  program::TitanJob titan;
+  titan.data = whole(parallel, "data", 1, faults);
+  titan.rank = whole(c, "rank", 0, faults);
+  job.titan = titan;
+  job.early_stop = false;
+  job.recompute_from = 1;
+  for (const Node& flag : at(c, "flags").children) {
+    if (flag.text == "optimizer_in_backward") job.optimizer_in_backward = true;
+  }
+  if (text(parallel, "strategy") == "ddp") {
+    job.ddp = program::titan_ddp(titan.data, titan.rank);
+  }
+  if (text(parallel, "strategy") != "fsdp2") return;
+  program::Fsdp2Job fsdp;
+  fsdp.ranks = whole(parallel, "shard", 1, faults);
+  fsdp.replicas = whole(parallel, "replicate", 1, faults);
+  fsdp.rank = titan.rank;
+  fsdp.compute = dtype_named(text(at(c, "precision"), "compute"));
+  fsdp.reduce = dtype_named(text(at(c, "precision"), "reduce"));
+  program::set_titan_units(fsdp, text(parallel, "reshard_after_forward"));
+  job.fsdp2 = fsdp;
+}
+
+}  // namespace shardfit::validate
