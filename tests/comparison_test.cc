@@ -213,3 +213,31 @@ TEST_CASE(
   }
   CHECK(ways >= 3);
 }
+
+TEST_CASE("what an assumption does is not asked of samples longer than the learned positions") {
+  for (const char* model : {"bert-base-uncased", "gpt2"}) {
+    CAPTURE(model);
+    const auto plan = json_of("shardfit plan --on h200 --model " + std::string(model));
+    for (const auto& assumption : plan["assumptions"].GetArray()) {
+      if (std::string(assumption["key"].GetString()) != "sequence") continue;
+      CHECK(assumption["effect_bytes"][0].GetInt64() < 0);
+      CHECK(assumption["effect_bytes"][1].GetInt64() == 0);
+    }
+  }
+}
+
+TEST_CASE("a way in which the model does not run is left out, with why") {
+  // CLIP's temperature is a parameter without dimensions, which fully_shard refuses.
+  const auto plan = json_of("shardfit plan --on 2xh200 --model clip-vit-base-patch32");
+  const auto& option = plan["options"][0];
+  CHECK(std::string(option["parallel"].GetString()) != "fsdp2");
+  bool said = false;
+  for (const auto& other : option["alternatives"].GetArray()) {
+    if (std::string(other["parallel"].GetString()) != "fsdp2") continue;
+    said =
+        std::string(other["because"].GetString()).find("without dimensions") != std::string::npos;
+  }
+  CHECK(said);
+  CHECK(run_command("shardfit plan --on 2xh200 --model clip-vit-base-patch32 --parallel fsdp2")
+            .code == cli::bad_input);
+}

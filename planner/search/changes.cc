@@ -198,7 +198,10 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
     with([](TrainingJob& j) { j.accumulation *= 2; });
   } else if (key == "sequence") {
     with([](TrainingJob& j) { j.sequence = std::max<std::int64_t>(1, j.sequence / 2); });
-    with([](TrainingJob& j) { j.sequence *= 2; });
+    const auto longest = option.lowering->longest_sequence();
+    if (!longest || 2 * job.sequence <= *longest) {
+      with([](TrainingJob& j) { j.sequence *= 2; });
+    }
   } else if (key == "clipping") {
     with([](TrainingJob& j) {
       j.clip_foreach = j.clip_foreach ? std::optional<bool>() : std::optional<bool>(true);

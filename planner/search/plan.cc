@@ -71,13 +71,31 @@ Alternative alternative(const Option& other, const Option& chosen) {
   return out;
 }
 
-/// The best of the ways that are possible, the others beside it.
+/// A way in which the model's program does not run, such as one that calls a module whose
+/// parameters are not gathered there.
+Alternative does_not_run(const OptionSpec& option, const Way& way, const InputError& error) {
+  Alternative out;
+  out.parallel = way.parallel;
+  out.applies = false;
+  out.split = split_of(way.job.job, way.parallel, option.cluster.count);
+  out.because = "the model's program does not run: " + error.diagnostics().front().message;
+  return out;
+}
+
+/// The best of the ways that are possible, the others beside it. Throws InputError where none runs.
 Option choose(Ready ready, bool all_needs) {
   std::vector<Option> tried;
+  std::optional<InputError> first;
   for (Way& way : ready.possible) {
-    tried.push_back(try_option(*ready.option, way.parallel, std::move(way.job), *way.lowering));
-    tried.back().lowering = std::move(way.lowering);
+    try {
+      tried.push_back(try_option(*ready.option, way.parallel, way.job, *way.lowering));
+      tried.back().lowering = std::move(way.lowering);
+    } catch (const InputError& error) {
+      ready.impossible.push_back(does_not_run(*ready.option, way, error));
+      if (!first) first = error;
+    }
   }
+  if (tried.empty()) throw *first;
   std::size_t best = 0;
   for (std::size_t i = 1; i < tried.size(); ++i) {
     if (tried[i].parallel == Parallel::independent) {  // always the last

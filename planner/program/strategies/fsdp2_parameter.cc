@@ -28,7 +28,8 @@ Parameter::Parameter(const Tensor& original, std::vector<Place> places, const Me
       offload(job.offload),
       places_(std::move(places)) {
   if (shape.rank == 0) {
-    throw std::runtime_error("fully_shard does not take parameters without dimensions");
+    throw model::ModelError(places_.front().module->type->spec->where, places_.front().module->path,
+                            "fully_shard takes no parameter without dimensions");
   }
   Runtime& runtime = original.runtime();
   cast = other_than(job.compute, original_dtype);
