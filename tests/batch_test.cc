@@ -75,3 +75,20 @@ TEST_CASE("each reported maximum fits by plan, and one step above it does not") 
     CHECK(table.cliff.front().cell.verdict != search::Verdict::fits);
   }
 }
+
+TEST_CASE("a batch nobody asked to keep does not bound the table where options differ in GPUs") {
+  const spec::PlanSpec spec = plan_of("model: " SHARDFIT_SOURCE_DIR
+                                      "/tests/data/models/tiny-llama.json, task: full, "
+                                      "precision: bf16, on: [rtx3090, 2xrtx3090]");
+  search::PlanSettings settings;
+  settings.effects = settings.changes = settings.equal_batches = false;
+  const search::Plan plan = search::make_plan(spec, settings);
+  REQUIRE(plan.options.size() == 2);
+  for (const search::Option& option : plan.options) {
+    const search::BatchTable table = search::find_batches(option, {1024});
+    CHECK(table.reads_sequence);
+    CHECK(table.rows.at(0).largest > 2);
+    REQUIRE(table.rows.at(0).next);
+    CHECK(table.rows.at(0).next->micro_batch == table.rows.at(0).largest + 1);
+  }
+}

@@ -37,27 +37,26 @@ const char* cell_word(const BatchRow& row, std::int64_t micro) {
   return words[static_cast<int>(cell->verdict)];
 }
 
-void write_table(const Option& option, const BatchTable& table, std::ostream& out) {
-  const std::string parallel = search::name_of(option.parallel);
-  out << option.spec->name << " (" << parallel << "): what fits of micro-batch by sequence\n\n  "
-      << right("sequence", 9);
+void write_rows(const BatchTable& table, std::ostream& out) {
+  const bool lengths = table.reads_sequence;
+  out << "  " << right(lengths ? "sequence" : "", 9);
   for (const std::int64_t micro : table.micro_batches) out << right(format_count(micro), 6);
-  out << right("largest", 9) << right("tokens", 10) << "\n";
+  out << right("largest", 9) << (lengths ? right("tokens", 10) : "") << "\n";
   for (const BatchRow& row : table.rows) {
-    out << "  " << right(format_count(row.sequence), 9);
+    out << "  " << right(lengths ? format_count(row.sequence) : "", 9);
     for (const std::int64_t micro : table.micro_batches) out << right(cell_word(row, micro), 6);
-    out << right(row.largest == 0 ? "none" : format_count(row.largest), 9)
-        << right(row.largest == 0 ? "" : format_count(row.largest * row.sequence), 10) << "\n";
+    out << right(row.largest == 0 ? "none" : format_count(row.largest), 9);
+    if (lengths && row.largest > 0) out << right(format_count(row.largest * row.sequence), 10);
+    out << "\n";
   }
-  out << "\n  what stops the next one\n";
-  const auto stop = [&](const std::string& name, const BatchCell& cell) {
-    const std::string why = cell.reason.substr(0, cell.reason.find(": CUDA out of memory"));
-    out << "  " << report::wrapped(name + ": " + verdict_text(cell.verdict) + ", " + why, 4, 2);
-  };
-  for (const BatchRow& row : table.rows) {
-    if (!row.next) continue;
-    stop(format_count(row.next->micro_batch) + " x " + format_count(row.sequence), *row.next);
-  }
+}
+
+void write_stop(const std::string& name, const BatchCell& cell, std::ostream& out) {
+  const std::string why = cell.reason.substr(0, cell.reason.find(": CUDA out of memory"));
+  out << "  " << report::wrapped(name + ": " + verdict_text(cell.verdict) + ", " + why, 4, 2);
+}
+
+void write_longest(const Option& option, const BatchTable& table, std::ostream& out) {
   const std::string at = format_count(option.job.batch.micro);
   if (table.longest_sequence == 0) {
     out << "\n  no sequence fits at micro-batch " << at << "\n";
@@ -68,11 +67,30 @@ void write_table(const Option& option, const BatchTable& table, std::ostream& ou
                          : " tokens, all the model's positions")
         << "\n";
   }
-  if (table.longer) stop(at + " x " + format_count(table.longer->sequence), *table.longer);
+  if (table.longer) {
+    write_stop(at + " x " + format_count(table.longer->sequence), *table.longer, out);
+  }
+}
+
+void write_table(const Option& option, const BatchTable& table, std::ostream& out) {
+  const std::string parallel = search::name_of(option.parallel);
+  out << option.spec->name << " (" << parallel << "): what fits of micro-batch"
+      << (table.reads_sequence ? " by sequence" : "; this network reads no sequence") << "\n\n";
+  write_rows(table, out);
+  const auto named = [&](const BatchCell& cell) {
+    return format_count(cell.micro_batch) +
+           (table.reads_sequence ? " x " + format_count(cell.sequence) : "");
+  };
+  const bool stopped = std::any_of(table.rows.begin(), table.rows.end(),
+                                   [](const BatchRow& row) { return row.next.has_value(); });
+  if (stopped) out << "\n  what stops the next one\n";
+  for (const BatchRow& row : table.rows) {
+    if (row.next) write_stop(named(*row.next), *row.next, out);
+  }
+  if (table.reads_sequence) write_longest(option, table, out);
   if (!table.edge) return;
-  out << "\n  one step from the cliff, at " << format_count(table.edge->micro_batch) << " x "
-      << format_count(table.edge->sequence) << "\n";
-  for (const search::CliffStep& step : table.cliff) stop(step.words, step.cell);
+  out << "\n  one step from the cliff, at " << named(*table.edge) << "\n";
+  for (const search::CliffStep& step : table.cliff) write_stop(step.words, step.cell, out);
 }
 
 void write_cell(Json& json, const BatchCell& cell) {
@@ -117,6 +135,8 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
     json.EndObject();
   }
   json.EndArray();
+  json.Key("reads_sequence");
+  json.Bool(table.reads_sequence);
   json.Key("longest_sequence");
   json.Int64(table.longest_sequence);
   json.Key("longer");
@@ -143,10 +163,16 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
   json.EndObject();
 }
 
+/// A row that was asked for, and where.
+struct Length {
+  std::int64_t tokens = 0;
+  Location where;
+};
+
 /// "512,2048" or several words, as numbers.
-std::vector<std::int64_t> read_sequences(const std::vector<spec::Node>& words) {
+std::vector<Length> read_sequences(const std::vector<spec::Node>& words) {
   Diagnostics faults;
-  std::vector<std::int64_t> sequences;
+  std::vector<Length> sequences;
   for (const spec::Node& word : words) {
     std::size_t from = 0;
     while (from <= word.text.size()) {
@@ -156,7 +182,7 @@ std::vector<std::int64_t> read_sequences(const std::vector<spec::Node>& words) {
       where.length = std::max<std::size_t>(1, to - from);
       const spec::Node one = spec::word(word.text.substr(from, to - from), std::move(where));
       const auto length = spec::as_integer(one, "'--sequences'", {1, most_sequence}, faults);
-      if (length) sequences.push_back(*length);
+      if (length) sequences.push_back({*length, one.where});
       from = to + 1;
     }
   }
@@ -164,23 +190,44 @@ std::vector<std::int64_t> read_sequences(const std::vector<spec::Node>& words) {
     faults.error(words.front().where, "'--sequences': more than " + std::to_string(most_rows));
   }
   faults.throw_if_any();
-  std::sort(sequences.begin(), sequences.end());
-  sequences.erase(std::unique(sequences.begin(), sequences.end()), sequences.end());
+  std::sort(sequences.begin(), sequences.end(),
+            [](const Length& a, const Length& b) { return a.tokens < b.tokens; });
+  const auto same = [](const Length& a, const Length& b) { return a.tokens == b.tokens; };
+  sequences.erase(std::unique(sequences.begin(), sequences.end(), same), sequences.end());
   return sequences;
+}
+
+/// The rows of an option: those asked for, which its model must have positions for.
+std::vector<std::int64_t> rows_of(const Option& option, const std::vector<Length>& given) {
+  if (given.empty()) return search::usual_sequences(option.lowering->model());
+  Diagnostics faults;
+  std::vector<std::int64_t> rows;
+  const auto longest = option.lowering->longest_sequence();
+  for (const Length& length : given) {
+    rows.push_back(length.tokens);
+    if (!longest || length.tokens <= *longest) continue;
+    faults.error(length.where,
+                 "a sequence of " + format_count(length.tokens) +
+                     " tokens does not run: the model has " + format_count(*longest) +
+                     " learned positions",
+                 {"give " + std::to_string(*longest) + " or less"});
+  }
+  faults.throw_if_any();
+  return rows;
 }
 
 }  // namespace
 
 int batch_command(const PlanOptions& options, const std::vector<spec::Node>& sequences,
                   std::ostream& out, std::ostream& err) {
-  const std::vector<std::int64_t> given = read_sequences(sequences);
+  const std::vector<Length> given = read_sequences(sequences);
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
   const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
   faults.throw_if_any();
   say_overrides(spec, err);
   search::PlanSettings settings;
-  settings.effects = settings.changes = false;
+  settings.effects = settings.changes = settings.equal_batches = false;
   const search::Plan plan = search::make_plan(spec, settings);
   rapidjson::StringBuffer buffer;
   Json json(buffer);
@@ -188,8 +235,7 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
   if (options.json) json.StartArray();
   bool all = true;
   for (const Option& option : plan.options) {
-    const BatchTable table = search::find_batches(
-        option, given.empty() ? search::usual_sequences(option.lowering->model()) : given);
+    const BatchTable table = search::find_batches(option, rows_of(option, given));
     all = all && std::any_of(table.rows.begin(), table.rows.end(),
                              [](const BatchRow& row) { return row.largest > 0; });
     if (options.json) {

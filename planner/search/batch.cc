@@ -139,7 +139,7 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
   };
   if (search.divisors().empty()) add("one sample more", micro + 1, sequence);
   const auto longest = option.lowering->longest_sequence();
-  if (!longest || sequence + sequence_step <= *longest) {
+  if (table.reads_sequence && (!longest || sequence + sequence_step <= *longest)) {
     add("samples of " + std::to_string(sequence_step) + " tokens more", micro,
         sequence + sequence_step);
   }
@@ -159,6 +159,23 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
       option.job.job.implementation == program::Implementation::fused) {
     add("optimizer adamw-foreach", micro, sequence,
         [](program::TrainingJob& job) { job.implementation = program::Implementation::foreach; });
+  }
+}
+
+/// Whether the job's bytes depend on the sequence. What does not run is a matter of the rows.
+bool reads_sequence(const Option& option) {
+  const auto bytes_at = [&](std::int64_t sequence) {
+    program::TrainingJob job = option.job.job;
+    job.sequence = sequence;
+    job.micro_batch = job.accumulation = job.steps = 1;
+    std::int64_t bytes = 0;
+    for (const StorageInfo& storage : option.lowering->lower(job).storages) bytes += storage.bytes;
+    return bytes;
+  };
+  try {
+    return bytes_at(16) != bytes_at(32);
+  } catch (const InputError&) {
+    return true;
   }
 }
 
@@ -192,7 +209,9 @@ BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& s
   const Search search(option);
   BatchTable table;
   std::int64_t most = 1;
-  for (const std::int64_t sequence : sequences) {
+  table.reads_sequence = reads_sequence(option);
+  const std::vector<std::int64_t> own{option.job.job.sequence};
+  for (const std::int64_t sequence : table.reads_sequence ? sequences : own) {
     table.rows.push_back(RowSearch(search, sequence).find());
     const BatchRow& row = table.rows.back();
     most = std::max(most, row.next ? row.next->micro_batch : row.largest);
@@ -202,8 +221,10 @@ BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& s
     table.micro_batches.push_back(n);
   }
   if (table.micro_batches.size() > most_columns) table.micro_batches.resize(most_columns);
-  const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
-  find_longest(search, option.job.batch.micro, positions, table);
+  if (table.reads_sequence) {
+    const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
+    find_longest(search, option.job.batch.micro, positions, table);
+  }
   find_cliff(option, search, table);
   return table;
 }

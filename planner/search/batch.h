@@ -37,6 +37,9 @@ struct BatchTable {
   std::vector<std::int64_t>
       micro_batches;  // columns: powers of two, or divisors of the global batch
   std::vector<BatchRow> rows;
+  /// False: the network reads no tokens, so that one row stands for every length and nothing below
+  /// is said of sequences.
+  bool reads_sequence = true;
   /// The longest sequence that fits at the job's micro-batch, in steps of `sequence_step`; 0: none.
   std::int64_t longest_sequence = 0;
   std::optional<BatchCell> longer;  // one step above it

@@ -277,7 +277,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   Plan plan;
   Diagnostics faults;
   Lowerings lowerings;
-  spec::PlanSpec filled = with_equal_batches(asked);
+  spec::PlanSpec filled = settings.equal_batches ? with_equal_batches(asked) : asked;
   assume_plain_loops(filled, lowerings);
   shorten_assumed_sequences(filled, lowerings);
   plan.spec = std::make_shared<const spec::PlanSpec>(std::move(filled));
@@ -289,6 +289,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     }
   }
   check_search(*plan.spec, faults);
+  refuse_unused(ready, faults);
   faults.throw_if_any();
   const SearchControls unwatched;
   SearchControls controls = settings.search ? *settings.search : unwatched;

@@ -134,10 +134,11 @@ struct Plan {
 };
 
 struct PlanSettings {
-  bool effects = true;                     // re-simulate what was assumed
-  bool changes = true;                     // re-simulate changes where an option does not fit
-  bool all_needs = true;                   // the bytes that ways need which fit but are not taken
-  bool computes = false;                   // programs hold what is computed, too, not only memory
+  bool effects = true;        // re-simulate what was assumed
+  bool equal_batches = true;  // a global batch that nobody gave is the same on all sides
+  bool changes = true;        // re-simulate changes where an option does not fit
+  bool all_needs = true;      // the bytes that ways need which fit but are not taken
+  bool computes = false;      // programs hold what is computed, too, not only memory
   const SearchControls* search = nullptr;  // how a search is stopped and watched
 };
 

@@ -32,6 +32,12 @@ bool splits_model(Parallel parallel) {
   return parallel == Parallel::tensor || parallel == Parallel::pipeline;
 }
 
+bool shards(Parallel parallel) {
+  constexpr Parallel all[] = {Parallel::zero1, Parallel::zero2, Parallel::zero3, Parallel::fsdp1,
+                              Parallel::fsdp2};
+  return std::find(std::begin(all), std::end(all), parallel) != std::end(all);
+}
+
 /// Every split of that many GPUs that has tensor or pipeline ranks.
 std::vector<Trial> all_splits(std::int64_t gpus) {
   std::vector<Trial> trials;
@@ -58,7 +64,8 @@ std::vector<Trial> automatic(const OptionSpec& option, const Profile& profile) {
     if (profile.framework == "megatron") add(Parallel::zero1);
   } else {
     for (const Parallel parallel : profile.parallel) {
-      if (!splits_model(parallel)) add(parallel);
+      if (splits_model(parallel) || (has_several(given.fsdp) && !shards(parallel))) continue;
+      add(parallel);
     }
     const bool apart = given.dp || given.fsdp || given.tp || given.pp || given.cp;
     const auto splits =
@@ -162,20 +169,35 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
   }
 }
 
-/// Degrees that only Megatron's programs have.
-void refuse_degrees(const OptionSpec& option, bool megatron, Diagnostics& faults) {
-  const auto refuse = [&](const std::optional<spec::Setting<std::int64_t>>& degree,
-                          const char* what, const std::string& note) {
-    if (!has_several(degree)) return;
-    faults.error(degree->where, what, {note});
-  };
-  const spec::Degrees& given = option.job.degrees;
-  refuse(given.cp, "context parallelism is not modelled yet", "give --cp 1, or leave it out");
-  refuse(given.ep, "expert parallelism is not modelled yet", "give --ep 1, or leave it out");
+using Degree = std::optional<spec::Setting<std::int64_t>>;
+
+void refuse(const Degree& degree, const char* what, const std::string& note, Diagnostics& faults) {
+  if (has_several(degree)) faults.error(degree->where, what, {note});
+}
+
+/// Degrees that no program has: independent runs would hide them.
+void refuse_unmodelled(const spec::Degrees& given, Diagnostics& faults) {
+  refuse(given.cp, "context parallelism is not modelled yet", "give --cp 1, or leave it out",
+         faults);
+  refuse(given.ep, "expert parallelism is not modelled yet", "give --ep 1, or leave it out",
+         faults);
+}
+
+/// Degrees that the strategy has not; only Megatron's programs split the model.
+void refuse_degrees(const OptionSpec& option, Parallel parallel, bool megatron,
+                    Diagnostics& faults) {
+  const spec::Degrees& degrees = option.job.degrees;
+  if (!shards(parallel)) {
+    refuse(degrees.fsdp, "this strategy shards nothing among GPUs",
+           "give --dp, or --parallel fsdp2", faults);
+  } else if (has_several(degrees.dp)) {
+    refuse(degrees.fsdp, "replicas of sharded groups (dp beside fsdp) are not modelled yet",
+           "give one of the two", faults);
+  }
   if (megatron) return;
   const std::string note = "give --parallel tensor or pipeline, or --framework megatron";
-  refuse(given.tp, "this strategy splits no layer among GPUs", note);
-  refuse(given.pp, "this strategy has no pipeline", note);
+  refuse(degrees.tp, "this strategy splits no layer among GPUs", note, faults);
+  refuse(degrees.pp, "this strategy has no pipeline", note, faults);
 }
 
 /// Whether the framework has a form of the model of its own that is modelled.
@@ -227,7 +249,8 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                      lowerings.find(asked).model().model_type + " is not modelled");
     return {};
   }
-  if (!alone) refuse_degrees(option, megatron, faults);
+  const bool asked_apart = asked.job.parallel.value == Parallel::independent;
+  if (!alone || asked_apart) refuse_degrees(option, trial.parallel, megatron && !alone, faults);
   const auto split = spec::resolve_split(option.job, trial.parallel, option.cluster.count, faults);
   if (!split || !faults.empty()) return {};
   if (splits_model(trial.parallel) && option.cluster.count > 1 &&
@@ -305,6 +328,10 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
                  {"expected one of: " + join(known)});
     return ready;
   }
+  Diagnostics unmodelled;
+  refuse_unmodelled(option.job.degrees, unmodelled);
+  faults.add(unmodelled);
+  if (!unmodelled.empty()) return ready;
   std::optional<Diagnostics> first;
   const std::vector<Trial> tried = trials_of(option, read_profile(framework_of(option)), faults);
   // Other faults of the job are said beside the one that leaves nothing to try.
@@ -322,8 +349,44 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
     ready.impossible.push_back(cannot(option, trial, own));
     if (!first) first = std::move(own);
   }
+  // Where degrees were asked for, runs of their own on each card are beside the question.
+  const spec::Degrees& given = option.job.degrees;
+  const bool degrees = splits_model(given) || has_several(given.dp) || has_several(given.fsdp);
+  if (degrees && first && ready.possible.size() == 1 &&
+      ready.possible.front().parallel == Parallel::independent) {
+    ready.possible.clear();
+  }
   if (ready.possible.empty() && first) faults.add(*first);
   return ready;
+}
+
+void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
+  if (!faults.empty()) return;
+  bool pipeline = false, tensor = false;
+  for (const Ready& ready : options) {
+    for (const Way& way : ready.possible) {
+      const auto& megatron = way.job.job.megatron;
+      pipeline = pipeline || (megatron && megatron->pipeline > 1);
+      tensor = tensor || (megatron && megatron->tensor > 1);
+    }
+  }
+  for (const Ready& ready : options) {
+    const spec::JobSpec& job = ready.option->job;
+    const std::string note = "leave it out, or give --parallel ";
+    if (job.schedule && !pipeline) {
+      faults.error(job.schedule->where, "'schedule' is given, but no option has a pipeline",
+                   {note + "pipeline"});
+    }
+    if (job.stage_layers && !pipeline) {
+      faults.error(job.stage_layers->where, "'stage-layers' is given, but no option has a pipeline",
+                   {note + "pipeline"});
+    }
+    if (job.sequence_parallel && job.sequence_parallel->value && !tensor) {
+      faults.error(job.sequence_parallel->where,
+                   "'sequence-parallel' is given, but no option has tensor ranks",
+                   {note + "tensor"});
+    }
+  }
 }
 
 }  // namespace shardfit::search

@@ -43,6 +43,9 @@ struct Ready {
 /// mostly repeat them.
 Ready prepare(const spec::OptionSpec& option, Lowerings& lowerings, Diagnostics& faults);
 
+/// Faults for settings of pipelines and tensor ranks where no way of any option has such.
+void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults);
+
 /// The option's framework as a word.
 const std::string& framework_of(const spec::OptionSpec& option);
 
