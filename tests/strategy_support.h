@@ -1,6 +1,7 @@
 #pragma once
 // A small Llama lowered under a strategy, and what its program exchanges.
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -9,6 +10,9 @@
 namespace shardfit::test {
 
 inline constexpr std::int64_t small_layers = 3;
+
+/// Of the tied embedding, all that is outside its blocks but a norm.
+inline constexpr std::int64_t small_root_bytes = 128256 * 2048 * 2;
 
 /// A plain-pytorch job of 64 tokens, to be given a strategy.
 inline program::TrainingJob small_job(int steps) {
@@ -34,6 +38,21 @@ inline std::map<CollectiveKind, int> exchanges(const Program& program) {
     if (i.action == Action::collective) ++count[program.collectives[i.id].kind];
   }
   return count;
+}
+
+/// Bytes up to `loaded`: the most that are alive at once, and what is alive then.
+struct Loading {
+  std::int64_t peak = 0, loaded = 0;
+};
+inline Loading loading_of(const Program& program) {
+  Loading loading;
+  for (const Instruction& i : program.instructions) {
+    if (i.action == Action::phase) break;
+    if (i.action == Action::allocate) loading.loaded += program.storages[i.id].bytes;
+    if (i.action == Action::release) loading.loaded -= program.storages[i.id].bytes;
+    loading.peak = std::max(loading.peak, loading.loaded);
+  }
+  return loading;
 }
 
 }  // namespace shardfit::test

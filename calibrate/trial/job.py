@@ -67,8 +67,8 @@ def read_config(plan_path, job, given):
 class Model:
     """What to build, and what a batch of it is."""
 
-    def __init__(self, job, words, torch):
-        self.job, self.words, self.torch = job, dict(words), torch
+    def __init__(self, job, words, torch, device="cuda"):
+        self.job, self.words, self.torch, self.device = job, dict(words), torch, device
         self.kind = self.words.pop("model_type", None)
         if not self.kind:
             sys.exit("the model's config names no model_type")
@@ -91,7 +91,7 @@ class Model:
         if self.kind.startswith("torchvision."):
             import torchvision
 
-            return with_loss(torch, make_torchvision(torch, torchvision, self.kind, self.words).to(dtype))
+            return with_loss(torch, make_torchvision(torch, torchvision, self).to(dtype))
         import transformers
 
         if hasattr(self.config, "use_cache"):
@@ -99,7 +99,7 @@ class Model:
         maker = (transformers.AutoModelForImageClassification if self.pictures
                  else transformers.AutoModelForCausalLM)
         attention = "eager" if self.job["attention"] == "eager" else "sdpa"
-        with torch.device("cuda"):
+        with torch.device(self.device):
             return maker.from_config(self.config, dtype=dtype, attn_implementation=attention)
 
     def sample(self, count, device):
@@ -114,10 +114,10 @@ class Model:
                 "labels": torch.zeros(shape, dtype=torch.long, device=device)}
 
 
-def make_torchvision(torch, torchvision, kind, words):
-    name = kind.split(".", 1)[1]
-    keys = {"num_classes": words.get("num_classes", 1000)}
-    with torch.device("cuda"):
+def make_torchvision(torch, torchvision, wanted):
+    name = wanted.kind.split(".", 1)[1]
+    keys = {"num_classes": wanted.words.get("num_classes", 1000)}
+    with torch.device(wanted.device):
         return getattr(torchvision.models, name)(weights=None, **keys)
 
 
@@ -147,12 +147,14 @@ def add_adapters(job, model):
         task_type="CAUSAL_LM"), autocast_adapter_dtype=job.get("lora_dtype", "fp32") == "fp32")
 
 
-def build(job, words, torch):
+def build(option, words, torch):
+    """The model; on the host where fully_shard takes it to the card, a unit at a time."""
+    job = option["job"]
     if job["precision"] not in DTYPES:
         sys.exit("this script knows the precisions " + ", ".join(DTYPES) + ", not " + job["precision"])
     if job["task"] not in ("full", "pretrain", "lora"):
         sys.exit("this script knows the tasks full, pretrain and lora, not " + job["task"])
-    made = Model(job, words, torch)
+    made = Model(job, words, torch, "cpu" if option["parallel"] == "fsdp2" else "cuda")
     model = made.build()
     return made, add_adapters(job, model) if job["task"] == "lora" else model
 

@@ -226,7 +226,7 @@ def ask_nothing_of_values(torch):
 
 def train(option, words, arguments, torch, meter):
     job = option["job"]
-    made, model = jobs.build(job, words, torch)
+    made, model = jobs.build(option, words, torch)
     model.train()
     autocast = None
     if job["framework"] == "plain-pytorch":

@@ -85,6 +85,7 @@ struct Fsdp2Job {
   bool offload = false;        // shards, gradients and states on the host
   bool no_sync = false;        // only the last micro-batch of a step exchanges gradients
   bool built_on_meta = false;  // no memory before the model is sharded
+  bool built_on_host = false;  // each call takes what it shards to the device first
   /// Blocks were wrapped for recompute before they were sharded, so that their hooks run once
   /// around forward and recomputation; false: transformers' layers, which recompute inside.
   bool around_recompute = false;
@@ -105,9 +106,10 @@ struct Fsdp1Job {
   bool limit_gathers = true;
   bool prefetch_forward = false;
   Prefetch prefetch_backward = Prefetch::before;
-  bool blocks = true;    // false: the model is the only unit
-  bool offload = false;  // shards, gradients and states on the host
-  bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
+  bool blocks = true;          // false: the model is the only unit
+  bool offload = false;        // shards, gradients and states on the host
+  bool no_sync = false;        // only the last micro-batch of a step exchanges gradients
+  bool built_on_host = false;  // each unit goes to the device as it is flattened
 };
 
 /// ZeroRedundancyOptimizer's settings.

@@ -347,7 +347,9 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = family_->built_in == "fp32" ? DType::f32 : job.parameters;
-  runtime.meta = job.titan || (job.fsdp2 && job.fsdp2->built_on_meta);
+  runtime.meta = job.titan ||
+                 (job.fsdp2 && (job.fsdp2->built_on_meta || job.fsdp2->built_on_host)) ||
+                 (job.fsdp1 && job.fsdp1->built_on_host);
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }

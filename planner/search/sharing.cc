@@ -188,6 +188,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     program::Fsdp2Job fsdp;
     fsdp.ranks = ranks;
     fsdp.rank = rank;
+    fsdp.built_on_host = true;
     if (job.autocast) {  // the wrapper's policy in place of autocast
       fsdp.compute = job.autocast;
       // accelerate reduces in the compute dtype, torch's examples in float32
@@ -205,6 +206,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     program::Fsdp1Job fsdp;
     fsdp.ranks = ranks;
     fsdp.rank = rank;
+    fsdp.built_on_host = true;
     const bool accelerate = job.framework == "hf-trainer";
     if (accelerate) fsdp.prefetch_backward = program::Fsdp1Job::Prefetch::none;
     if (job.autocast) {  // MixedPrecision, as with fsdp2

@@ -268,6 +268,11 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
     faults.error(where, refused);
   }
   if (!faults.empty()) return {};
+  if (trial.parallel == Parallel::fsdp1 || trial.parallel == Parallel::fsdp2) {
+    job->assumptions.push_back({"loading", "from the host",
+                                "the wrapper takes each unit to the card before it shards it, so "
+                                "that no card holds the whole model"});
+  }
   if (foreign) {
     job->assumptions.push_back({"program of " + name_of(trial.parallel), "Megatron-core's",
                                 framework_of(asked) +

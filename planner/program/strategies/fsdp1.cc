@@ -39,6 +39,7 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
 
   void wrap(const Module& root) override {
     const Scoped<Label> label(runtime_.label, {"parameter", 0, false});
+    if (job_.built_on_host) runtime_.meta = false;
     if (job_.blocks) {
       for (Module& m : machine_.modules) {
         if (m.type->spec->recompute_unit) make_unit(m);
@@ -116,6 +117,8 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
       if (p.tensor->grad_fn || is_managed(p.tensor)) continue;
       listed.push_back(std::move(p));
     }
+    // _init_utils.py, _move_module_to_device, with a device_id
+    if (job_.built_on_host) move_to_device(machine_, listed, {&module});
     if (listed.empty()) return;
     const Scoped<Label> label(runtime_.label, {"parameter", module.label, false});
     unit.handle = std::make_unique<Handle>(job_, mesh_, std::move(listed), machine_);

@@ -63,6 +63,7 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
 
   void wrap(const Module& root) override {
     const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
+    if (job_.built_on_host) runtime_.meta = false;
     std::vector<Unit*> of_blocks;
     for (const Fsdp2Unit& call : calls()) make_units(call, of_blocks);
     for (Module& m : shared_.machine.modules) {
@@ -205,8 +206,12 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
         if (!again) listed.push_back(std::move(p));
       }
     }
+    std::erase_if(listed, [&](const model::Parameter& p) {
+      return std::find(managed_.begin(), managed_.end(), p.tensor.get()) != managed_.end();
+    });
+    // _fsdp_init.py, _move_states_to_device
+    if (job_.built_on_host) move_to_device(shared_.machine, listed, unit.modules);
     for (const model::Parameter& p : listed) {
-      if (std::find(managed_.begin(), managed_.end(), p.tensor.get()) != managed_.end()) continue;
       const tensor::Scoped<tensor::Label> label(runtime_.label,
                                                 {"parameter", p.module->label, false});
       unit.group.parameters.emplace_back(p.tensor, places_of(shared_.machine, p.tensor),

@@ -1,5 +1,7 @@
 #include "program/strategies/mesh.h"
 
+#include <algorithm>
+
 #include "tensor/ops.h"
 
 namespace shardfit::program {
@@ -15,6 +17,39 @@ std::vector<Place> places_of(model::Machine& machine, const Tensor& tensor) {
     }
   }
   return places;
+}
+
+namespace {
+
+/// On the host a tensor has no storage here.
+void move_to_device(Runtime& runtime, const Tensor& tensor) {
+  if (!tensor || tensor->storage || tensor->on_host || tensor.count() == 0) return;
+  const Tensor there = runtime.empty_strided(tensor.shape(), tensor->stride, tensor.dtype());
+  runtime.set_category(there, Category::parameter);
+  runtime.rebase(tensor, there);
+}
+
+bool is_below(const model::Module& module, const model::Module& top) {
+  return top.path.empty() || module.path == top.path || module.path.starts_with(top.path + ".");
+}
+
+}  // namespace
+
+void move_to_device(model::Machine& machine, const std::vector<model::Parameter>& parameters,
+                    const std::vector<const model::Module*>& modules) {
+  Runtime& runtime = machine.runtime;
+  for (const model::Parameter& p : parameters) {
+    const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", p.module->label, false});
+    move_to_device(runtime, p.tensor);
+  }
+  for (const model::Module& m : machine.modules) {
+    const bool below = std::any_of(modules.begin(), modules.end(),
+                                   [&](const auto* top) { return is_below(m, *top); });
+    if (!below) continue;
+    const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", m.label, false});
+    const std::size_t buffers = m.type->spec->parameters.size();
+    for (std::size_t i = buffers; i < m.tensors.size(); ++i) move_to_device(runtime, m.tensors[i]);
+  }
 }
 
 Mesh mesh_of(std::int64_t first, std::int64_t count, std::int64_t step, std::int64_t rank) {

@@ -16,6 +16,11 @@ struct Place {
 };
 std::vector<Place> places_of(model::Machine& machine, const tensor::Tensor& tensor);
 
+/// Takes what was built on the host to the device before it is sharded: these parameters, then the
+/// buffers below the modules, one by one. What is there already stays.
+void move_to_device(model::Machine& machine, const std::vector<model::Parameter>& parameters,
+                    const std::vector<const model::Module*>& modules);
+
 /// Ranks that share something, this rank's position among them.
 struct Mesh {
   std::vector<std::int32_t> ranks;
