@@ -35,17 +35,17 @@ std::string dry_text(const PlannedOption& option, const Machine& machine,
                      const ConfirmOptions& options) {
   std::string text;
   if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
-  text += "would replay option " + option.name + ", twice: through the caching allocator and " +
+  text += "would replay option " + option.name + ", twice: through the caching allocator and\n  " +
           "stream-ordered\n";
   for (const PlannedGpu& gpu : option.gpus) {
     const Program& program = gpu.program.program;
     const Counts counts = counts_of(program);
     text += "  rank " + std::to_string(gpu.rank) + " on device " + std::to_string(gpu.index) +
             ": " + std::to_string(steps_of(program)) + " steps, the first one to warm up; " +
-            format_count(counts.storages) + " storages, " + format_count(counts.products) +
+            format_count(counts.storages) + " storages,\n    " + format_count(counts.products) +
             " products, " + format_count(counts.attentions) + " attentions, " +
             format_count(counts.others) + " other operators, " + format_count(counts.collectives) +
-            " collectives; device bytes up to " + format_bytes(Bytes(gpu.device)) + "\n";
+            " collectives;\n    device bytes up to " + format_bytes(Bytes(gpu.device)) + "\n";
   }
   const PlannedGpu& first = option.gpus.front();
   const std::string larger = too_large(option, first.usable, first.context + options.margin);

@@ -37,7 +37,8 @@ void read_programs(PlannedOption& option, const std::string& folder) {
     if (!std::filesystem::exists(gpu.program_path, missing)) {
       throw InputError(whole_file(gpu.program_path),
                        "the program of rank " + std::to_string(gpu.rank) + " is missing",
-                       {"shardfit plan ... --json --export-program " + folder + " writes it"});
+                       {"shardfit plan ... --json --export-program " + folder + " writes it",
+                        "--programs FOLDER says where it is, if not beside the plan"});
     }
     gpu.program = run::read_program(spec::read_source(gpu.program_path, largest_file));
     if (gpu.program.option != option.name) {

@@ -158,7 +158,7 @@ std::string dry_run_text(const DeviceFacts& facts, int devices, const Machine& m
             format_seconds(Seconds(f.seconds)) + "\n";
   });
   text += "  in all at most " + format_seconds(Seconds(seconds)) +
-          ", of it a guess what libraries and buffers take to be made; the last " +
+          ", of it a guess what libraries and buffers take to be\n    made; the last " +
           format_bytes(Bytes(options.margin)) + " of a device are never taken\n";
   if (!json) return text;
   out.object([&] {

@@ -202,6 +202,17 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return rows[a.size() % 3][b.size()];
 }
 
+namespace {
+
+std::size_t common_start(std::string_view a, std::string_view b) {
+  const std::size_t most = std::min(a.size(), b.size());
+  std::size_t n = 0;
+  while (n < most && a[n] == b[n]) ++n;
+  return n;
+}
+
+}  // namespace
+
 std::string closest(std::string_view word, std::span<const std::string> candidates) {
   constexpr std::size_t longest_word = 64;  // nothing longer is a slip of the finger
   if (word.empty() || word.size() > longest_word) return "";
@@ -210,9 +221,13 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
   std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
     const std::size_t distance = edit_distance(target, folded(candidate));
-    // Of two as near, the one as long as the word: 'h20O' means 'h200', not 'h20'.
+    // Of two as near, the one that begins like the word: 'llama-3-8b' means 'llama-3.1-8b', not
+    // 'llama-2-7b'; then the one as long: 'h20O' means 'h200', not 'h20'.
+    const std::size_t begins = common_start(target, folded(candidate));
+    const std::size_t best_begins = common_start(target, folded(best));
     const bool as_long = candidate.size() == word.size() && best.size() != word.size();
-    if (distance < best_distance || (distance == best_distance && !best.empty() && as_long)) {
+    const bool nearer = begins > best_begins || (begins == best_begins && as_long);
+    if (distance < best_distance || (distance == best_distance && !best.empty() && nearer)) {
       best_distance = distance;
       best = candidate;
     }

@@ -219,8 +219,11 @@ void add_partition(CLI::App& app, Request& request) {
       ->type_name("")
       ->required();
   added->add_option("--gpus", o.gpus, "number of GPUs; default the file's, else 2 (a chain: 1)")
+      ->check(CLI::Range(1, 4096).description(""))
       ->type_name("K");
-  added->add_option("--cpus", o.cpus, "CPUs beside the GPUs; default the file's")->type_name("N");
+  added->add_option("--cpus", o.cpus, "CPUs beside the GPUs; default the file's")
+      ->check(CLI::Range(0, 4096).description(""))
+      ->type_name("N");
   added
       ->add_option("--gpu-bytes", o.gpu_bytes,
                    "memory of a GPU, or one a GPU: '80 GiB,40 GiB'; default the file's")
@@ -234,8 +237,10 @@ void add_partition(CLI::App& app, Request& request) {
   added
       ->add_option("--microbatches", o.microbatches,
                    "in a batch (Piper: default the file's; a chain: one a GPU)")
+      ->check(CLI::Range(1, 1 << 20).description(""))
       ->type_name("N");
   added->add_option("--slots", o.slots, "memory resolution of a chain; default 500")
+      ->check(CLI::Range(1, 10'000).description(""))
       ->type_name("N");
   added
       ->add_option("--budget", o.budget_seconds,

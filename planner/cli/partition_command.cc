@@ -75,6 +75,25 @@ double speed_value(const std::string& text) {
   return *speed;
 }
 
+/// Options that the file's format has no use for.
+void refuse_unused(const PartitionOptions& options, partition::InstanceFormat format) {
+  using partition::InstanceFormat;
+  const bool buffers = format == InstanceFormat::buffers;
+  const bool piper = format == InstanceFormat::piper, chain = format == InstanceFormat::chain;
+  const PartitionOptions usual;
+  const auto refuse_where = [](bool unused, const char* option) {
+    if (unused) refuse(option, "does not apply to a file of this format", {"leave it out"});
+  };
+  refuse_where(!options.bandwidth.empty() && !piper, "--bandwidth");
+  refuse_where(options.microbatches != usual.microbatches && !piper && !chain, "--microbatches");
+  refuse_where(options.slots != usual.slots && !chain, "--slots");
+  refuse_where(options.gpus != usual.gpus && buffers, "--gpus");
+  refuse_where(options.cpus != usual.cpus && format != InstanceFormat::placement, "--cpus");
+  refuse_where(!options.gpu_bytes.empty() && buffers, "--gpu-bytes");
+  refuse_where(!options.gpu_speed.empty() && (buffers || chain), "--gpu-speed");
+  refuse_where(options.non_contiguous && (buffers || piper || chain), "--non-contiguous");
+}
+
 /// Equal GPUs are one class, in the order of their first; a CPU class may follow.
 struct Devices {
   std::vector<DeviceClass> classes;
@@ -362,6 +381,7 @@ void solve_chain(const PartitionOptions& options, const SourcePtr& source,
 void solve_buffers(const PartitionOptions& options, const SourcePtr& source,
                    PartitionAnswer* answer) {
   const partition::BufferInstance b = partition::read_buffers(source);
+  if (b.buffers.empty()) throw InputError(whole_file(options.file), "the instance has no buffers");
   check_size(options, "the number of buffers", static_cast<double>(b.buffers.size()), 10'000);
   const double start = cpu_seconds();
   partition::OffsetOptions search;
@@ -406,6 +426,7 @@ int partition_command(const PartitionOptions& options, std::ostream& out, std::o
     throw InputError(whole_file(options.file), "is no instance of a known format",
                      {"expected the JSON of dnn-partitioning or Piper, PipeDream's graph.txt, a "
                       "rotor chain or minimalloc's CSV"});
+  refuse_unused(options, *format);
   PartitionAnswer answer;
   answer.file = options.file;
   answer.objective_name = "largest load";

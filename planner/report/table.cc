@@ -118,7 +118,7 @@ class TableWriter {
     if (option.timing) out_ << "  " << wrapped(step_words(option), 4, 2);
     const search::Phase& worst = gpu.phases[gpu.worst];
     if (style_.brief) {
-      out_ << "  peak in " << worst.name << why(worst) << "\n";
+      out_ << "  " << wrapped("peak in " + worst.name + why(worst), 4, 2);
     }
     shares(option);
     changes(option);

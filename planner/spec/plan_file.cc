@@ -6,6 +6,7 @@
 #include <map>
 
 #include "spec/data_directory.h"
+#include "spec/graph_spec.h"
 #include "spec/job_spec.h"
 #include "spec/reader.h"
 
@@ -100,8 +101,9 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   const Node root = with_dashes(file, faults);
   if (!as_map(root, "the plan", faults)) faults.throw_if_any();  // nothing more can be found
   Layer layer{empty_map(root.where), empty_map(root.where), {}, false, false};
-  if (root.child("model-type") || root.child("architectures")) {
-    Node model = word(path, root.where);  // a model's config.json in place of a plan
+  // A model's config.json, or a graph of operators, in place of a plan.
+  if (root.child("model-type") || root.child("architectures") || is_graph(root)) {
+    Node model = word(path, root.where);
     model.key = "model";
     model.key_where = root.where;
     layer.job.children.push_back(std::move(model));
