@@ -89,7 +89,7 @@ TEST_CASE("fsdp1: a model built on the host is on the card a unit at a time") {
   const test::Loading loading = test::loading_of(lower(fsdp));
   CHECK(on_device.peak > 2 * built_there.parameters_total);  // bf16
   // A unit's parameters and the flat one made of them are there at once.
-  CHECK(loading.peak < 2 * test::small_root_bytes + loading.loaded);
+  CHECK(loading.peak <= 2 * test::small_root_bytes + loading.loaded);
   CHECK(loading.peak > 2 * test::small_root_bytes);
   CHECK(loading.loaded == on_device.loaded);
 }

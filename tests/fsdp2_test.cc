@@ -102,7 +102,7 @@ TEST_CASE("fsdp2: a model built on the host is on the card a unit at a time") {
   fsdp.built_on_host = true;
   const test::Loading loading = test::loading_of(lower(fsdp));
   CHECK(on_device.peak > 2 * built_there.parameters_total);  // bf16
-  CHECK(loading.peak < test::small_root_bytes + loading.loaded);
+  CHECK(loading.peak <= test::small_root_bytes + loading.loaded);
   CHECK(loading.peak > test::small_root_bytes);
   CHECK(loading.loaded == on_device.loaded);
 }

@@ -11,8 +11,8 @@ namespace shardfit::test {
 
 inline constexpr std::int64_t small_layers = 3;
 
-/// Of the tied embedding, all that is outside its blocks but a norm.
-inline constexpr std::int64_t small_root_bytes = 128256 * 2048 * 2;
+/// Of the tied embedding and the last norm: all that is outside its blocks.
+inline constexpr std::int64_t small_root_bytes = (128256 + 1) * 2048 * 2;
 
 /// A plain-pytorch job of 64 tokens, to be given a strategy.
 inline program::TrainingJob small_job(int steps) {

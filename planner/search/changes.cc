@@ -214,6 +214,27 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
   return others;
 }
 
+/// Where all that costs only time has been tried, other numbers are left: alone, then beside `all`
+/// changes, which are called `words`.
+void add_other_precision(const Option& option, const Lowering& lowering, Variant all,
+                         std::vector<std::string> words, std::vector<Change>& changes) {
+  const TrainingJob& job = option.job.job;
+  const bool own = !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron && !job.titan;
+  if (!own || job.parameters != DType::f32 || job.autocast != DType::bf16) return;
+  const bool one_fits = std::any_of(changes.begin(), changes.end(), [](const Change& change) {
+    return change.verdict == Verdict::fits;
+  });
+  if (!option.search && one_fits) return;
+  Variant variant{job, option.job.allocator};
+  set_precision(spec::Precision::bf16, variant.job);
+  changes.push_back(simulate_change(option, lowering,
+                                    "precision bf16, parameters and states in 16 bits", variant));
+  if (option.search || changes.back().verdict == Verdict::fits || words.empty()) return;
+  set_precision(spec::Precision::bf16, all.job);
+  words.emplace_back("precision bf16");
+  changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
+}
+
 }  // namespace
 
 std::vector<Change> find_changes(const Option& option, const Lowering& lowering) {
@@ -244,16 +265,7 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
   if (!one_fits && words.size() > (hopeless ? 0 : 1)) {
     changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
   }
-  // A search has tried what costs only time: what is left are other numbers.
-  const TrainingJob& job = option.job.job;
-  const bool own =
-      !job.lora && !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron && !job.titan;
-  if (option.search && own && job.parameters == DType::f32 && job.autocast == DType::bf16) {
-    Variant variant{job, option.job.allocator};
-    set_precision(spec::Precision::bf16, variant.job);
-    changes.push_back(simulate_change(option, lowering,
-                                      "precision bf16, parameters and states in 16 bits", variant));
-  }
+  add_other_precision(option, lowering, std::move(all), std::move(words), changes);
   return changes;
 }
 

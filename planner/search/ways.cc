@@ -268,7 +268,8 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
     faults.error(where, refused);
   }
   if (!faults.empty()) return {};
-  if (trial.parallel == Parallel::fsdp1 || trial.parallel == Parallel::fsdp2) {
+  const bool sharded = trial.parallel == Parallel::fsdp1 || trial.parallel == Parallel::fsdp2;
+  if (sharded && !job->job.titan) {
     job->assumptions.push_back({"loading", "from the host",
                                 "the wrapper takes each unit to the card before it shards it, so "
                                 "that no card holds the whole model"});
