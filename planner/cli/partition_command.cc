@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <ctime>
+#include <limits>
 #include <ostream>
 
 #include "base/diagnostic.h"
@@ -386,6 +387,7 @@ void solve_buffers(const PartitionOptions& options, const SourcePtr& source,
   const double start = cpu_seconds();
   partition::OffsetOptions search;
   search.budget_seconds = options.budget_seconds;
+  if (options.budget_seconds > 0) search.most_steps = std::numeric_limits<std::int64_t>::max();
   const partition::OffsetResult r = assign_offsets(b, search);
   answer->cpu_seconds = cpu_seconds() - start;
   answer->format = "minimalloc";

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -115,6 +114,8 @@ class PlacementSearch {
     }
     std::vector<int> all(l_.buffers);
     std::iota(all.begin(), all.end(), 0);
+    std::stable_sort(all.begin(), all.end(),
+                     [&](int a, int b) { return l_.begin[a] < l_.begin[b]; });
     set_ranks(all);
     return place_components(std::move(all), {0, -1});
   }
@@ -135,14 +136,18 @@ class PlacementSearch {
     for (int i = 0; i < static_cast<int>(buffers.size()); ++i) rank_[buffers[i]] = i;
   }
 
-  /// Buffers that are joined in time, directly or through others, must be placed together; others
-  /// are independent.
+  /// Buffers, in order of their beginnings, that are joined in time, directly or through others,
+  /// must be placed together; others are independent.
   bool place_components(std::vector<int> buffers, Last last) {
-    std::sort(buffers.begin(), buffers.end(), [&](int a, int b) {
-      return l_.begin[a] != l_.begin[b] ? l_.begin[a] < l_.begin[b] : a < b;
-    });
+    int end = l_.end[buffers.front()];
+    bool joined = true;
+    for (int b : buffers) {
+      joined = joined && l_.begin[b] < end;
+      end = std::max(end, l_.end[b]);
+    }
+    if (joined) return place(buffers, last);
     std::vector<std::vector<int>> components;
-    int end = -1;
+    end = -1;
     for (int b : buffers) {
       if (components.empty() || l_.begin[b] >= end) components.emplace_back();
       components.back().push_back(b);
@@ -151,7 +156,6 @@ class PlacementSearch {
     // The smallest first: a failure there is cheap.
     std::stable_sort(components.begin(), components.end(),
                      [](const auto& a, const auto& b) { return a.size() < b.size(); });
-    if (components.size() == 1) return place(components.front(), last);
     const std::size_t mark = undo_.size();
     const std::vector<int> ranks = rank_;
     for (const std::vector<int>& component : components) {
@@ -225,12 +229,21 @@ class PlacementSearch {
       for (int s = begin; s < end; ++s) {
         if (!touched_[s]) continue;
         touched_[s] = 0;
+        if (stacks_anyhow(s, offset)) continue;
         if (!section_fits(s, offset)) return false;
         if (left_[s] > 0 && !lift_late(s, offset)) return false;
       }
       for (int s = begin; s < end && !more; ++s) more = touched_[s] != 0;
     }
     return true;
+  }
+
+  /// What is left in a section fits above the highest of its lowest places: in any order then.
+  bool stacks_anyhow(int s, std::int64_t floor) const {
+    std::int64_t highest = floor;
+    for (int b : l_.alive[s])
+      if (!placed_[b]) highest = std::max(highest, lowest_[b]);
+    return highest + left_[s] <= capacity_;
   }
 
   /// A buffer that does not fit below some others of its section starts above the lowest top of
@@ -240,21 +253,25 @@ class PlacementSearch {
     tops_.clear();
     for (int b : l_.alive[s])
       if (!placed_[b]) tops_.emplace_back(std::max(lowest_[b], floor) + l_.size[b], b);
-    std::sort(tops_.begin(), tops_.end(), std::greater<>());
-    for (auto [own_top, a] : tops_) {
-      if (own_top - l_.size[a] + left_[s] <= capacity_) continue;
-      std::int64_t needed = own_top;
-      for (auto [top, b] : tops_) {
-        if (b == a) continue;
-        needed += l_.size[b];
-        if (needed <= capacity_) continue;
-        if (lowest_[a] >= top) break;
-        undo_.push_back({a, lowest_[a]});
-        lowest_[a] = top;
-        if (top + l_.size[a] > capacity_) return false;
-        for (int t = l_.begin[a]; t < l_.end[a]; ++t) touched_[t] = 1;
-        break;
-      }
+    std::sort(tops_.begin(), tops_.end(),
+              [](const auto& a, const auto& b) { return a.first > b.first; });
+    sums_.resize(tops_.size());  // of the sizes of a top and those above it
+    std::int64_t sum = 0;
+    for (std::size_t i = 0; i < tops_.size(); ++i) sums_[i] = sum += l_.size[tops_[i].second];
+    for (std::size_t i = 0; i < tops_.size(); ++i) {
+      const auto [own_top, a] = tops_[i];
+      const std::int64_t room = capacity_ - own_top;
+      if (left_[s] - l_.size[a] <= room) continue;
+      // Without its own size, which is in the sums from its own place on.
+      const auto own = sums_.begin() + static_cast<std::ptrdiff_t>(i);
+      auto first = std::upper_bound(sums_.begin(), own, room);
+      if (first == own) first = std::upper_bound(own + 1, sums_.end(), room + l_.size[a]);
+      const std::int64_t top = tops_[static_cast<std::size_t>(first - sums_.begin())].first;
+      if (lowest_[a] >= top) continue;
+      undo_.push_back({a, lowest_[a]});
+      lowest_[a] = top;
+      if (top + l_.size[a] > capacity_) return false;
+      for (int t = l_.begin[a]; t < l_.end[a]; ++t) touched_[t] = 1;
     }
     return true;
   }
@@ -266,7 +283,8 @@ class PlacementSearch {
     for (int b : l_.alive[s])
       if (!placed_[b]) stack_.emplace_back(lowest_[b], l_.size[b]);
     if (stack_.empty()) return true;
-    std::sort(stack_.begin(), stack_.end());
+    std::sort(stack_.begin(), stack_.end(),
+              [](const auto& a, const auto& b) { return a.first < b.first; });
     std::int64_t top = floor;
     for (auto [low, size] : stack_) top = std::max(top, low) + size;
     return top <= capacity_;
@@ -298,6 +316,7 @@ class PlacementSearch {
   std::vector<std::pair<int, std::int64_t>> undo_;  // buffer, old lowest place; -1: it was placed
   std::vector<std::pair<std::int64_t, std::int64_t>> stack_;
   std::vector<std::pair<std::int64_t, int>> tops_;
+  std::vector<std::int64_t> sums_;
 };
 
 /// Each buffer in turn at the lowest place free among those before it.
@@ -326,6 +345,8 @@ std::int64_t peak_of(const Layout& l, const std::vector<std::int64_t>& offsets) 
 }
 
 enum class Answer { found, impossible, unknown };
+
+constexpr std::int64_t pass_steps = 6'000'000;  // of the first pass
 
 constexpr int tastes_a_round = 8;
 
@@ -392,12 +413,22 @@ OffsetResult assign_offsets(const BufferInstance& instance, const OffsetOptions&
   constexpr int most_searched = 2'000;
   const bool searched = l.buffers <= most_searched;
   std::int64_t open = l.live_peak, low = l.live_peak;
+  // A pass closes in from below with half of the steps it has left for each capacity; the next one
+  // begins again at the lowest with twice as many.
+  std::int64_t pass_length = std::min(options.most_steps, pass_steps), pass_end = pass_length;
   while (searched && open < result.peak && result.steps < options.most_steps &&
          cpu_seconds() < deadline) {
-    const std::int64_t share = (options.most_steps - result.steps + 1) / 2;
+    const std::int64_t share = (pass_end - result.steps + 1) / 2;
     const Answer answer = try_capacity(l, low, share, deadline, &result);
     if (answer == Answer::impossible) open = low + 1;
-    if (answer == Answer::unknown && low >= result.peak - 1) break;
+    const bool ends =
+        (answer == Answer::unknown && low >= result.peak - 1) || result.steps >= pass_end;
+    if (ends && open < result.peak) {
+      pass_length = std::min(2 * pass_length, options.most_steps - result.steps);
+      pass_end = result.steps + pass_length;
+      low = open;
+      continue;
+    }
     low = answer == Answer::found ? std::max(open, std::min(low, result.peak - 1))
                                   : low + std::max<std::int64_t>(1, (result.peak - low) / 2);
     low = std::max(open, std::min(low, result.peak - 1));

@@ -11,8 +11,8 @@
 namespace shardfit::partition {
 
 struct OffsetOptions {
-  double budget_seconds = 0;  // CPU seconds; 0: the step limit alone
-  std::int64_t most_steps = 1'000'000;
+  double budget_seconds = 0;            // CPU seconds; 0: the step limit alone
+  std::int64_t most_steps = 6'000'000;  // some ten to thirty seconds
 };
 
 struct OffsetResult {
