@@ -7,6 +7,7 @@
 
 #include "base/diagnostic.h"
 #include "calibrate/commands.h"
+#include "cli/error_json.h"
 
 namespace shardfit::calibrate {
 namespace {
@@ -120,6 +121,8 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
   try {
     return dispatch(arguments, out, err);
   } catch (const InputError& error) {
+    const bool json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end();
+    if (json) cli::write_errors_json(error, out);
     err << error.what();
     return bad_input;
   } catch (const std::exception& error) {

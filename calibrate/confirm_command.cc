@@ -55,6 +55,36 @@ std::string dry_text(const PlannedOption& option, const Machine& machine,
   return text;
 }
 
+/// The same for programs.
+std::string dry_json(const PlannedOption& option, const Machine& machine,
+                     const ConfirmOptions& options) {
+  const PlannedGpu& first = option.gpus.front();
+  Json out;
+  out.object([&] {
+    out.boolean("dry_run", true);
+    out.text("waived", machine.waived);
+    out.text("option", option.name);
+    out.text("refused", too_large(option, first.usable, first.context + options.margin));
+    out.real("budget_seconds", options.budget_seconds);
+    out.number("margin_bytes", options.margin);
+    out.array("gpus", option.gpus, [&](const PlannedGpu& gpu) {
+      const Counts counts = counts_of(gpu.program.program);
+      out.object([&] {
+        out.number("rank", gpu.rank);
+        out.number("device", gpu.index);
+        out.number("steps", steps_of(gpu.program.program));
+        out.number("storages", counts.storages);
+        out.number("products", counts.products);
+        out.number("attentions", counts.attentions);
+        out.number("other_operators", counts.others);
+        out.number("collectives", counts.collectives);
+        out.number("device_bytes", gpu.device);
+      });
+    });
+  });
+  return out.result();
+}
+
 ConfirmOptions confirm_options(const CommandOptions& options) {
   const auto refuse = [](const std::string& message, std::vector<std::string> notes) {
     throw InputError(whole_file("command line"), message, std::move(notes));
@@ -99,12 +129,12 @@ int confirm_command(const CommandOptions& options, std::ostream& out, std::ostre
   const PlannedOption option = read_planned(options.plan, options.option, options.programs);
   const Machine machine = find_machine();
   if (options.dry_run) {
-    out << dry_text(option, machine, how);
+    out << (options.json ? dry_json(option, machine, how) : dry_text(option, machine, how));
     return done;
   }
   const std::string missing = missing_devices(option, machine);
   if (!missing.empty()) {
-    err << "waived: " << missing << "\n";
+    say_waived(missing, options.json, out, err);
     return waived;
   }
   // The smallest of the devices, with what is in use on it already.
@@ -126,22 +156,49 @@ int confirm_command(const CommandOptions& options, std::ostream& out, std::ostre
   return judge(confirmation).confirmed ? done : off;
 }
 
+namespace {
+
+std::string dry_smoke_text(const PlannedOption& option, const Machine& machine) {
+  std::string text;
+  if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
+  text += "would run once, against a reference in double precision on the host:\n";
+  for (const SmokeCase& c : smoke_cases(option)) {
+    text += "  " + std::string(c.kind) + " " + dtype_name(c.dtype) + ": ";
+    text += c.test == SmokeTest::none ? "not tested, no kernel of ours is like it" : test_name(c);
+    text += "\n";
+  }
+  return text;
+}
+
+std::string dry_smoke_json(const PlannedOption& option, const Machine& machine) {
+  const std::vector<SmokeCase> cases = smoke_cases(option);
+  Json out;
+  out.object([&] {
+    out.boolean("dry_run", true);
+    out.text("waived", machine.waived);
+    out.array("operators", cases, [&](const SmokeCase& c) {
+      out.object([&] {
+        out.text("kind", c.kind);
+        out.text("dtype", dtype_name(c.dtype));
+        out.text("test", c.test == SmokeTest::none ? "" : test_name(c));
+      });
+    });
+  });
+  return out.result();
+}
+
+}  // namespace
+
 int smoke_command(const CommandOptions& options, std::ostream& out, std::ostream& err) {
   const PlannedOption option = read_planned(options.plan, options.option, options.programs);
   const Machine machine = find_machine();
   if (options.dry_run) {
-    if (!machine.waived.empty()) out << "waived here: " << machine.waived << "\n";
-    out << "would run once, against a reference in double precision on the host:\n";
-    for (const SmokeCase& c : smoke_cases(option)) {
-      out << "  " << c.kind << " " << dtype_name(c.dtype) << ": "
-          << (c.test == SmokeTest::none ? "not tested, no kernel of ours is like it" : test_name(c))
-          << "\n";
-    }
+    out << (options.json ? dry_smoke_json(option, machine) : dry_smoke_text(option, machine));
     return done;
   }
   if (machine.devices.empty() || machine.missing.count("cuBLAS")) {
-    err << "waived: " << (machine.devices.empty() ? machine.waived : machine.missing.at("cuBLAS"))
-        << "\n";
+    say_waived(machine.devices.empty() ? machine.waived : machine.missing.at("cuBLAS"),
+               options.json, out, err);
     return waived;
   }
   const SmokeReport report = run_smoke(machine, option);

@@ -1,6 +1,7 @@
 #include "calibrate/report.h"
 
 #include <algorithm>
+#include <ostream>
 #include <set>
 
 #include "base/format.h"
@@ -246,6 +247,14 @@ std::string findings_json(const Findings& findings) {
     });
   });
   return json.result();
+}
+
+void say_waived(const std::string& why, bool json, std::ostream& out, std::ostream& err) {
+  err << "waived: " << why << "\n";
+  if (!json) return;
+  Json waived;
+  waived.object([&] { waived.text("waived", why); });
+  out << waived.result();
 }
 
 }  // namespace shardfit::calibrate

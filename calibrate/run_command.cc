@@ -121,7 +121,7 @@ int run_command(CommandOptions options, std::ostream& out, std::ostream& err) {
     return done;
   }
   if (count == 0) {
-    err << "waived: " << machine.waived << "\n";
+    say_waived(machine.waived, options.json, out, err);
     return waived;
   }
   const Findings findings = run_benchmarks(machine, options.run, err);

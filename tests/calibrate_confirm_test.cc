@@ -299,6 +299,26 @@ TEST_CASE("confirm: what is larger than the card is refused before anything is a
   CHECK(has(run.log, "left 0 allocations"));
 }
 
+TEST_CASE("confirm, smoke and run: --json is JSON where nothing is done, too") {
+  const PlanFolder plan(gpt2);
+  const auto json_of = [&](const std::string& command, int code) {
+    const ProgramResult said = run_calibrate(command + " --json", {.folder = plan.folder});
+    CHECK(said.code == code);
+    rapidjson::Document json;
+    json.Parse(said.out.c_str());
+    REQUIRE_FALSE(json.HasParseError());
+    return json;
+  };
+  const auto dry = json_of("confirm plan.json --dry-run", 0);
+  CHECK(dry["gpus"][0]["storages"].GetInt64() > 0);
+  CHECK(dry["gpus"][0]["device_bytes"].GetInt64() > 0);
+  CHECK(json_of("smoke plan.json --dry-run", 0)["operators"].Size() > 5);
+  for (const char* command : {"confirm plan.json", "smoke plan.json", "run --quick"}) {
+    CHECK(json_of(command, 4).HasMember("waived"));
+  }
+  CHECK(json_of("confirm nothing.json", 2)["errors"].Size() == 1);
+}
+
 TEST_CASE("confirm, smoke and run: what needs a library that is missing is waived") {
   const PlanFolder plan(gpt2);
   const auto without = [&](const char* libraries, const std::string& arguments) {

@@ -274,13 +274,18 @@ int replay_command(const std::vector<std::string>& files, const ReplayOptions& o
     }
   }
   int code = 0;
+  Diagnostics faults;
   std::vector<std::unique_ptr<Replayed>> traces;
   for (const std::string& file : files) {
     try {
       traces.push_back(replay_file(file, settings));
     } catch (const InputError& error) {
-      err << error.what();
       code = 2;
+      if (options.json) {
+        for (const Diagnostic& d : error.diagnostics()) faults.error(d.where, d.message, d.notes);
+      } else {
+        err << error.what();
+      }
       continue;
     }
     Replayed& replayed = *traces.back();
@@ -289,7 +294,10 @@ int replay_command(const std::vector<std::string>& files, const ReplayOptions& o
     settings ? print_comparison(replayed, *options.settings, out) : print_replay(replayed, out);
     traces.pop_back();
   }
-  if (options.json) JsonWriter(out).write(traces, options);
+  if (options.json && traces.empty()) faults.throw_if_any();
+  if (!options.json) return code;
+  if (!faults.empty()) err << InputError(faults.found()).what();
+  JsonWriter(out).write(traces, options);
   return code;
 }
 
