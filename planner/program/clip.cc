@@ -37,7 +37,7 @@ Tensor coefficient_of(const Tensor& total) {
 }  // namespace
 
 Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
-                      const std::function<Tensor(const Tensor&)>& whole_norms) {
+                      const std::function<Tensor(const Tensor&)>& whole_norms, std::size_t shared) {
   std::vector<Tensor> parameters;
   for (const Tensor& p : all) {
     if (p->grad) parameters.push_back(p);
@@ -59,7 +59,10 @@ Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
   }
   if (norms.empty()) return {};
   const auto n = static_cast<std::int64_t>(norms.size());
+  std::vector<Tensor> divided;
+  for (std::size_t i = 0; i < shared; ++i) divided.push_back(runtime.empty({}, dtype));
   Tensor stacked = runtime.empty(Shape{n}, dtype);
+  divided.clear();
   Tensor whole = whole_norms ? whole_norms(stacked) : Tensor();
   Tensor total = runtime.empty({}, dtype);
   runtime.launched("stack", dtype, 8.0 * static_cast<double>(n));

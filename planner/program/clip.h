@@ -10,10 +10,12 @@ namespace shardfit::program {
 
 /// torch.nn.utils.clip_grad_norm_ (torch/nn/utils/clip_grad.py): the norm of each gradient, at once
 /// or one by one, their norm, then the gradients are scaled in place. Gives the norm. Where
-/// gradients are shards, `whole_norms` makes norms of whole gradients out of those of shards.
+/// gradients are shards, `whole_norms` makes norms of whole gradients out of those of shards;
+/// `shared` of them are divided by the number of ranks that have the same one.
 tensor::Tensor clip_gradients(
     const std::vector<tensor::Tensor>& parameters, bool foreach,
-    const std::function<tensor::Tensor(const tensor::Tensor&)>& whole_norms = {});
+    const std::function<tensor::Tensor(const tensor::Tensor&)>& whole_norms = {},
+    std::size_t shared = 0);
 
 /// GradScaler.unscale_ (torch/amp/grad_scaler.py): the inverse of the scale by way of fp64, copies
 /// for the device of the gradients. Returns the flag that is kept until the scale's update.

@@ -53,6 +53,9 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set(
       "engine_scales_loss",
       Value::of_bool(job.deepspeed && deepspeed_scales_loss(*job.deepspeed, job.parameters)));
+  globals.set("tensor_parallel", Value::of(job.titan ? job.titan->tensor : std::int64_t{1}));
+  globals.set("loss_parallel",
+              Value::of_bool(job.titan && job.titan->tensor > 1 && job.titan->loss_parallel));
   globals.set("data_ranks", Value::of(job.titan ? job.titan->data : std::int64_t{1}));
   globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
   for (const char* name :

@@ -87,6 +87,9 @@ class SelectiveStorage {
  private:
   bool saves(const char* kind, int& products) const {
     if (std::strstr(kind, "attention")) return true;
+    if (std::strcmp(kind, "reduce_scatter") == 0) {  // torchtitan's list, _op_sac_save_list
+      return policy_ == Recompute::save_attention_matmul_half;
+    }
     if (std::strcmp(kind, "mm") != 0 && std::strcmp(kind, "addmm") != 0 &&
         std::strcmp(kind, "bmm") != 0) {
       return false;

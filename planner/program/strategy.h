@@ -82,8 +82,14 @@ struct Fsdp2Job {
   bool embeddings = false;           // input embedding and head are units of their own
   int prefetch_forward = 0;          // blocks gathered ahead explicitly
   int prefetch_backward = 0;
-  bool offload = false;        // shards, gradients and states on the host
-  bool no_sync = false;        // only the last micro-batch of a step exchanges gradients
+  bool offload = false;  // shards, gradients and states on the host
+  bool no_sync = false;  // only the last micro-batch of a step exchanges gradients
+  /// Of a mesh of data and tensor ranks: the parameters are this tensor rank's parts, data ranks
+  /// stand `tensor` apart from `first` on. Gradients of classes that every tensor rank has whole
+  /// are partial sums of its tokens.
+  std::int64_t tensor = 1;
+  std::int64_t first = 0;
+  std::string whole_class;
   bool built_on_meta = false;  // no memory before the model is sharded
   bool built_on_host = false;  // each call takes what it shards to the device first
   /// Blocks were wrapped for recompute before they were sharded, so that their hooks run once

@@ -11,6 +11,12 @@ void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline) {
   job.around_recompute = true;
 }
 
+void set_titan_mesh(Fsdp2Job& job, const TitanJob& titan) {
+  job.tensor = titan.tensor;
+  job.first = titan.stage() * titan.data * titan.tensor + titan.tensor_rank();
+  if (titan.sequence_parallel) job.whole_class = "torch_rms_norm";
+}
+
 DdpJob titan_ddp(std::int64_t ranks, std::int64_t rank) {
   DdpJob job;
   job.ranks = ranks;

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "program/strategy.h"
+#include "program/torchtitan.h"
 
 namespace shardfit::program {
 
@@ -9,6 +10,9 @@ namespace shardfit::program {
 /// torchtitan/models/llama3/infra/parallelize.py) for the setting fsdp_reshard_after_forward:
 /// "default", "always" or "never". In a pipeline the default is never.
 void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline = false);
+
+/// Where the job's data ranks stand in its mesh.
+void set_titan_mesh(Fsdp2Job& job, const TitanJob& titan);
 
 /// Its apply_ddp: torch.distributed._composable.replicate with buckets of 100 MiB.
 DdpJob titan_ddp(std::int64_t ranks, std::int64_t rank);

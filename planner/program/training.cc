@@ -18,6 +18,7 @@
 #include "program/passes.h"
 #include "program/recompute.h"
 #include "program/repeat.h"
+#include "program/strategies/titan_tensor.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
 
@@ -44,6 +45,12 @@ class Trainer : public model::Host {
 
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
+    if (job_.titan) {
+      const int vocabulary = machine_.globals.find("vocab_size");
+      split_ = std::make_unique<TitanTensor>(
+          runtime_, *job_.titan,
+          machine_.globals.values[static_cast<std::size_t>(vocabulary)].integer);
+    }
     strategy_ = make_strategy();
     wraps_late_ = job_.titan && job_.ddp;
     if (strategy_ && !wraps_late_) strategy_->wrap(root_);
@@ -95,6 +102,8 @@ class Trainer : public model::Host {
   }
 
   Value run(const std::string& name, Value* arguments) override {
+    Value split;
+    if (split_ && split_->run(name, arguments, split)) return split;
     if (name == "model") return call_model(arguments);
     if (name == "phase") {
       const std::string& name_of_phase = *arguments[0].text;
@@ -233,6 +242,7 @@ class Trainer : public model::Host {
   std::vector<Tensor> trainable_;
   std::vector<std::vector<Tensor>> groups_;  // of the optimizer; together all trainable ones
   std::unique_ptr<Strategy> strategy_;
+  std::unique_ptr<TitanTensor> split_;  // of torchtitan's model
   bool wraps_late_ = false;
   std::int64_t forwards_ = 0;
   std::unique_ptr<Optimizer> optimizer_;

@@ -2,6 +2,7 @@
 
 #include "tensor/autocast.h"
 #include "tensor/cub.h"
+#include "tensor/embedding_gradient.h"
 #include "tensor/iterator.h"
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
@@ -54,29 +55,38 @@ Tensor sum_segments(Runtime& runtime, const Tensor& gradient, std::int64_t n, co
   return out;
 }
 
-/// Up to 3072 indices are added by one kernel; more are sorted first, with their places
-/// (cuda/Embedding.cu, embedding_dense_backward_cuda).
 void embedding_backward(Node& node, Gradients& in, Gradients& out) {
-  Runtime& runtime = *node.runtime;
-  const Tensor indices = contiguous(node.load(0));
+  const Tensor indices = node.load(0);
+  out[0] = embedding_gradient(in[0], indices, node.shape);
+}
+
+}  // namespace
+
+/// Up to 3072 indices are added by one kernel; more are sorted first, with their places.
+Tensor embedding_gradient(const Tensor& of_rows, const Tensor& used, const Shape& shape) {
+  Runtime& runtime = of_rows.runtime();
+  const Tensor indices = contiguous(used);
   const std::int64_t n = indices.count();
-  const Tensor gradient = contiguous(in[0]);
+  const Tensor gradient = contiguous(of_rows);
   if (n <= 3072) {
-    out[0] = runtime.empty(node.shape, gradient.dtype());
-    if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out[0]});
-    return;
+    Tensor out = runtime.empty(shape, gradient.dtype());
+    if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out});
+    return out;
   }
   const Tensor sorted = runtime.empty(indices.shape(), DType::i64);
   const Tensor places = runtime.empty(indices.shape(), DType::i64);
   {
     const Tensor range = runtime.empty(Shape{n}, DType::i64);
-    runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(node.shape[0])));
+    runtime.scratch(radix_sort_scratch(runtime.device, n, bits_of(shape[0])));
   }
   // Indices and places pass through the sort's eight digits of a byte, segments through scans.
   runtime.launched("sort", DType::i64, 8.0 * 2 * 2 * 8 * static_cast<double>(n), 16);
-  out[0] = sum_segments(runtime, gradient, n, node.shape);
-  if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out[0]});
+  Tensor out = sum_segments(runtime, gradient, n, shape);
+  if (runtime.watched()) runtime.ran("embedding", {gradient, indices}, {out});
+  return out;
 }
+
+namespace {
 
 /// Zeros of x's shape, the gradient added where the indices say: these wrapped into range and times
 /// their strides, summed, sorted with their places (cuda/Indexing.cu, index_put_with_sort_kernel).

@@ -19,15 +19,17 @@ std::string unsupported_titan(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   if (strategy != "fsdp2" && strategy != "ddp" && strategy != "none") return "strategy " + strategy;
-  for (const char* degree : {"context", "expert", "tensor", "pipeline"}) {
+  if (strategy != "fsdp2" && !one(parallel, "tensor")) return "tensor ranks without fully_shard";
+  for (const char* degree : {"context", "expert", "pipeline"}) {
     if (!one(parallel, degree)) return std::string(degree) + " parallelism";
   }
   if (given(parallel, "cpu_offload") && text(parallel, "cpu_offload") != "none") {
     return "offload to the host";
   }
   for (const Node& flag : at(c, "flags").children) {
-    const bool known =
-        flag.text == "untied_output_as_torchtitan" || flag.text == "optimizer_in_backward";
+    const bool known = flag.text == "untied_output_as_torchtitan" ||
+                       flag.text == "optimizer_in_backward" ||
+                       flag.text == "own_tensor_parallel_plan_without_sequence_parallel";
     if (!known) return "flag " + flag.text;
   }
   if (truth(c, "compile")) return "torch.compile";
@@ -40,11 +42,16 @@ void read_titan(const Node& c, Case& out, Diagnostics& faults) {
   program::TitanJob titan;
   titan.data = whole(parallel, "data", 1, faults);
   titan.rank = whole(c, "rank", 0, faults);
+  titan.tensor = whole(parallel, "tensor", 1, faults);
+  titan.loss_parallel = text(c, "loss") == "vocab_parallel";
   job.titan = titan;
   job.early_stop = false;
   job.recompute_from = 1;
   for (const Node& flag : at(c, "flags").children) {
     if (flag.text == "optimizer_in_backward") job.optimizer_in_backward = true;
+    if (flag.text == "own_tensor_parallel_plan_without_sequence_parallel") {
+      job.titan->sequence_parallel = false;
+    }
   }
   if (text(parallel, "strategy") == "ddp") {
     job.ddp = program::titan_ddp(titan.data, titan.rank);
@@ -53,7 +60,8 @@ void read_titan(const Node& c, Case& out, Diagnostics& faults) {
   program::Fsdp2Job fsdp;
   fsdp.ranks = whole(parallel, "shard", 1, faults);
   fsdp.replicas = whole(parallel, "replicate", 1, faults);
-  fsdp.rank = titan.rank;
+  fsdp.rank = titan.data_rank();
+  program::set_titan_mesh(fsdp, *job.titan);
   fsdp.compute = dtype_named(text(at(c, "precision"), "compute"));
   fsdp.reduce = dtype_named(text(at(c, "precision"), "reduce"));
   program::set_titan_units(fsdp, text(parallel, "reshard_after_forward"));

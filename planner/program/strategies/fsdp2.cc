@@ -24,10 +24,13 @@ using tensor::Tensor;
 Meshes meshes_of(const Fsdp2Job& job) {
   const std::int64_t position = job.rank % job.ranks;
   Meshes meshes;
-  meshes.shard = mesh_of(job.rank - position, job.ranks, 1, position);
-  meshes.replicate = mesh_of(position, job.replicas, job.ranks, job.rank / job.ranks);
+  const auto global = [&](std::int64_t rank) { return job.first + rank * job.tensor; };
+  meshes.shard = mesh_of(global(job.rank - position), job.ranks, job.tensor, position);
+  meshes.replicate =
+      mesh_of(global(position), job.replicas, job.ranks * job.tensor, job.rank / job.ranks);
   const std::int64_t few = job.reshard_ranks > 0 ? job.reshard_ranks : job.ranks;
-  meshes.smaller = mesh_of(job.rank - job.rank % few, few, 1, job.rank % few);
+  meshes.smaller = mesh_of(global(job.rank - job.rank % few), few, job.tensor, job.rank % few);
+  meshes.tensor = mesh_of(global(job.rank), job.tensor, 1, 0);
   return meshes;
 }
 
@@ -93,14 +96,11 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   Tensor clip(const std::vector<Tensor>& parameters, bool foreach) override {
     if (job_.offload) return {};
     if (job_.ranks == 1) return clip_gradients(parameters, foreach);
-    return clip_gradients(parameters, foreach, [this](const Tensor& norms) {
-      const Tensor squares = runtime_.empty(norms.shape(), norms.dtype());
-      const Tensor summed = runtime_.empty(norms.shape(), norms.dtype());
-      const std::uint32_t done =
-          exchange_aside(runtime_, CollectiveKind::all_reduce, summed, meshes_.shard);
-      runtime_.wait_event(done, runtime_.current_stream);
-      return runtime_.empty(norms.shape(), norms.dtype());
-    });
+    const auto whole = [this](const Tensor& norms) {
+      Tensor roots = norms_over(norms, meshes_.shard);
+      return job_.tensor > 1 ? norms_over(roots, meshes_.tensor) : roots;
+    };
+    return clip_gradients(parameters, foreach, whole, on_all_tensor_ranks());
   }
 
   void before_forward(bool synchronize) override {
@@ -150,6 +150,23 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   }
 
  private:
+  Tensor norms_over(const Tensor& norms, const Mesh& mesh) {
+    const Tensor squares = runtime_.empty(norms.shape(), norms.dtype());
+    const Tensor summed = runtime_.empty(norms.shape(), norms.dtype());
+    const std::uint32_t done = exchange_aside(runtime_, CollectiveKind::all_reduce, summed, mesh);
+    runtime_.wait_event(done, runtime_.current_stream);
+    return runtime_.empty(norms.shape(), norms.dtype());
+  }
+
+  /// Parameters that every tensor rank has whole.
+  std::size_t on_all_tensor_ranks() const {
+    std::size_t count = 0;
+    for (const Unit& unit : units_) {
+      for (const Parameter& p : unit.group.parameters) count += p.partial_sum ? 1 : 0;
+    }
+    return count;
+  }
+
   /// The modules that hold the input embedding and the head, where they do not share a weight.
   std::vector<Module*> embeddings() const {
     std::vector<Module*> found;
@@ -217,6 +234,8 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
       unit.group.parameters.emplace_back(p.tensor, places_of(shared_.machine, p.tensor),
                                          meshes_.shard, job_);
       managed_.push_back(unit.group.parameters.back().shard.get());
+      unit.group.parameters.back().partial_sum =
+          job_.tensor > 1 && p.module->type->spec->name == job_.whole_class;
     }
     return unit;
   }

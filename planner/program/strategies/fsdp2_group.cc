@@ -220,6 +220,13 @@ void Group::after_backward() {
   for (Parameter& p : parameters) {
     Tensor gradient = p.take_gradient();
     if (!gradient) continue;
+    if (p.partial_sum) {
+      Tensor sum = runtime_.empty(gradient.shape(), gradient.dtype());
+      const std::uint32_t done =
+          exchange_aside(runtime_, CollectiveKind::all_reduce, sum, meshes_.tensor);
+      runtime_.wait_event(done, runtime_.current_stream);
+      gradient = std::move(sum);
+    }
     with_gradient.push_back(&p);
     gradients.push_back(std::move(gradient));
   }

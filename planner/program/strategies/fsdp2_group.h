@@ -53,7 +53,7 @@ struct Shared {
 /// How the ranks stand to each other: they shard over `shard`, copies are kept over `replicate`,
 /// and after forward the whole may be kept in `smaller`.
 struct Meshes {
-  Mesh shard, replicate, smaller;
+  Mesh shard, replicate, smaller, tensor;
 };
 
 class Group {

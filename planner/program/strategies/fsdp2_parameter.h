@@ -56,6 +56,7 @@ class Parameter {
   DType original_dtype;
   bool trainable;
   bool offload;
+  bool partial_sum = false;     // its gradient is one of this tensor rank's tokens
   std::optional<DType> cast;    // compute dtype, where it is not the original one
   std::optional<DType> reduce;  // dtype of the reduction, where it is not that of gradients
   Held held = Held::shard;
