@@ -84,7 +84,7 @@ struct CapacityRange {
   bool holds(std::int64_t capacity) const { return capacity >= from && capacity < below; }
 };
 
-/// The allocator of one device. Not thread-safe, not copyable. Same calls, same answers.
+/// The allocator of one device. Not thread-safe. Same calls, same answers.
 class CachingAllocator {
  public:
   static constexpr std::int64_t largest_total = std::int64_t{1} << 48;  // "no limit" for a replay
@@ -96,7 +96,9 @@ class CachingAllocator {
   /// Throws std::invalid_argument for sizes outside their range.
   CachingAllocator(std::int64_t total, std::int64_t context, const AllocatorSettings& settings = {},
                    std::optional<double> fraction = std::nullopt);
-  CachingAllocator(const CachingAllocator&) = delete;
+  /// This allocator as it would stand on a card of another total, one of the same capacities; null
+  /// where the address space of expandable segments would end elsewhere.
+  std::unique_ptr<CachingAllocator> on_total(std::int64_t total) const;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   /// A block of at least `bytes` for `stream` (0 = the default stream, below stream_limit): its
@@ -157,6 +159,7 @@ class CachingAllocator {
   void set_driver(DriverCalls* calls) { driver_ = calls; }
 
   const AllocatorStats& stats() const { return stats_; }
+  std::int64_t total() const { return total_; }
   /// With any of these every call so far would have gone the same way. Empty where settings count
   /// in shares of the total.
   CapacityRange same_capacities() const;
@@ -170,6 +173,10 @@ class CachingAllocator {
   std::vector<SegmentView> layout() const;
 
  private:
+  CachingAllocator(const CachingAllocator&) = default;  // pointers still lead into the other
+  void lead_pointers_here(const CachingAllocator& other);
+  bool move_ends(std::int64_t total);
+
   static constexpr std::uint32_t none = 0xffffffff;
   static constexpr std::int64_t small_size = 1 << 20;   // the largest request of a small pool
   static constexpr std::int64_t driver_page = 2 << 20;  // also a small segment, a small page

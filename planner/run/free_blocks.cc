@@ -2,6 +2,13 @@
 
 namespace shardfit::run {
 
+FreeBlocks::Bin::Bin(const Bin& other) : count(other.count), capacity(other.capacity) {
+  if (other.many) many = std::make_unique<std::set<Key>>(*other.many);
+  if (capacity == 0) return;
+  keys = std::make_unique<Key[]>(capacity);
+  std::copy_n(other.keys.get(), count, keys.get());
+}
+
 bool FreeBlocks::make_room(Bin& bin, Key key) {
   if (!bin.many && bin.capacity == most_in_array) {
     bin.many = std::make_unique<std::set<Key>>(bin.keys.get(), bin.keys.get() + bin.count);

@@ -16,9 +16,10 @@ using BlockHandle = std::uint32_t;
 
 /// Bins of neighbouring sizes (16 a power of two) with a bitmap of those in use. A bin is an
 /// array, largest keys first: a search halves it without branches, the lowest address of a size is
-/// taken from its end, and blocks that come back in falling order of addresses go there. Training programs keep some 5 to 300 free blocks a pool, a handful
-/// in most bins and a hundred where gradients of one size wait. A bin with more than 1024 goes over
-/// to an ordered set, so that a hundred thousand blocks of one size stay workable.
+/// taken from its end, and blocks that come back in falling order of addresses go there. Training
+/// programs keep some 5 to 300 free blocks a pool, a handful in most bins and a hundred where
+/// gradients of one size wait. A bin with more than 1024 goes over to an ordered set, so that a
+/// hundred thousand blocks of one size stay workable.
 class FreeBlocks {
  public:
   /// size / 512 (41 bits; below above_sizes), address / 512 (55 bits), handle (32 bits): ordered as
@@ -101,6 +102,10 @@ class FreeBlocks {
   static constexpr std::uint32_t words = bin_count / 64;
 
   struct Bin {
+    Bin() = default;
+    Bin(const Bin& other);
+    Bin& operator=(const Bin&) = delete;
+    ~Bin() = default;
     std::unique_ptr<Key[]> keys;
     std::uint32_t count = 0, capacity = 0;  // of the array; 0 where there is a set
     std::unique_ptr<std::set<Key>> many;

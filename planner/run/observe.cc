@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <memory>
 
 #include "run/memory_clock.h"
 
@@ -10,6 +11,30 @@ namespace {
 
 constexpr std::int64_t driver_page = 2 << 20;
 
+/// What an instruction does to memory; false where that is an out-of-memory error.
+bool apply(const Program& program, const Instruction& instruction, CachingAllocator& allocator,
+           std::vector<BlockHandle>& handles) {
+  switch (instruction.action) {
+    case Action::allocate: {
+      const std::int64_t bytes = program.storages[instruction.id].bytes;
+      handles[instruction.id] = allocator.allocate(bytes, instruction.stream);
+      return handles[instruction.id] != no_block;
+    }
+    case Action::release:
+      allocator.free(handles[instruction.id]);
+      handles[instruction.id] = no_block;
+      return true;
+    case Action::record_stream:
+      allocator.record_stream(handles[instruction.id], instruction.stream);
+      return true;
+    case Action::empty_cache:
+      allocator.empty_cache();
+      return true;
+    default:
+      return true;
+  }
+}
+
 /// Replays and calls `visit(index, allocator)` after each instruction until it returns false.
 template <class Visit>
 std::vector<BlockHandle> replay(const Program& program, CachingAllocator& allocator, Visit visit) {
@@ -17,23 +42,112 @@ std::vector<BlockHandle> replay(const Program& program, CachingAllocator& alloca
   const auto count = static_cast<std::int64_t>(program.instructions.size());
   for (std::int64_t i = 0; i < count; ++i) {
     const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
-    if (instruction.action == Action::allocate) {
-      const std::int64_t bytes = program.storages[instruction.id].bytes;
-      const BlockHandle handle = allocator.allocate(bytes, instruction.stream);
-      if (handle == no_block) return handles;
-      handles[instruction.id] = handle;
-    } else if (instruction.action == Action::release) {
-      allocator.free(handles[instruction.id]);
-      handles[instruction.id] = no_block;
-    } else if (instruction.action == Action::record_stream) {
-      allocator.record_stream(handles[instruction.id], instruction.stream);
-    } else if (instruction.action == Action::empty_cache) {
-      allocator.empty_cache();
-    }
+    if (!apply(program, instruction, allocator, handles)) return handles;
     if (!visit(i, instruction)) return handles;
   }
   return handles;
 }
+
+/// Whether a program runs at one capacity and another. What one run says of other capacities is
+/// kept, and so are moments of it: another run begins at the last one that would be the same.
+class Capacities {
+ public:
+  Capacities(const Program& program, const RunLimits& limits, bool without_retry)
+      : program_(program),
+        limits_(limits),
+        without_retry_(without_retry),
+        count_(program.instructions.size()) {}
+
+  void know(const RunResult& result) {
+    known_.emplace_back(result.same_capacities, does(!result.failure, result.retries));
+  }
+  bool runs(std::int64_t capacity) {
+    for (const auto& [range, answer] : known_) {
+      if (range.holds(capacity)) return answer;
+    }
+    Moment now = begin(capacity);
+    const bool ends = play(now);
+    known_.emplace_back(now.allocator->same_capacities(),
+                        does(ends, now.allocator->stats().retries));
+    return known_.back().second;
+  }
+  /// Only capacities from `low` to `high` will be asked about.
+  void narrow(std::int64_t low, std::int64_t high) {
+    std::erase_if(kept_, [&](const Moment& moment) {
+      return moment.range.from > high || moment.range.below <= low;
+    });
+  }
+
+ private:
+  /// A run before its instruction `next`.
+  struct Moment {
+    std::unique_ptr<CachingAllocator> allocator;
+    std::vector<BlockHandle> handles;
+    std::size_t next = 0;
+    CapacityRange range;  // at which it would stand there, too
+  };
+  static constexpr std::size_t moments = 16;  // of a run
+
+  bool does(bool ends, std::int64_t retries) const {
+    return ends && (!without_retry_ || retries == 0);
+  }
+
+  Moment begin(std::int64_t capacity) const {
+    const std::int64_t total = capacity + limits_.context;
+    const Moment* best = nullptr;
+    for (const Moment& moment : kept_) {
+      const bool later = !best || moment.next > best->next;
+      if (later && moment.range.holds(capacity)) best = &moment;
+    }
+    Moment now;
+    if (best) now.allocator = best->allocator->on_total(total);
+    if (now.allocator) {
+      now.handles = best->handles;
+      now.next = best->next;
+      now.range = best->range;
+    } else {
+      now.allocator = std::make_unique<CachingAllocator>(total, limits_.context, limits_.settings);
+      now.handles.assign(program_.storages.size(), no_block);
+    }
+    return now;
+  }
+
+  /// To the program's end, or false.
+  bool play(Moment& now) {
+    const std::size_t stride = count_ / moments + 1;
+    for (std::size_t keep_at = (now.next / stride + 1) * stride; now.next < count_; ++now.next) {
+      if (now.next == keep_at) {
+        keep(now);
+        keep_at += stride;
+      }
+      const Instruction& instruction = program_.instructions[now.next];
+      if (!apply(program_, instruction, *now.allocator, now.handles)) return false;
+    }
+    return true;
+  }
+
+  /// A later moment of the same range is worth more.
+  void keep(const Moment& now) {
+    Moment moment{now.allocator->on_total(now.allocator->total()), now.handles, now.next,
+                  now.allocator->same_capacities()};
+    if (!moment.allocator || moment.range.from >= moment.range.below) return;
+    const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Moment& one) {
+      return one.range.from == moment.range.from && one.range.below == moment.range.below;
+    });
+    if (same == kept_.end()) {
+      kept_.push_back(std::move(moment));
+    } else if (same->next < moment.next) {
+      *same = std::move(moment);
+    }
+  }
+
+  const Program& program_;
+  const RunLimits& limits_;
+  bool without_retry_;
+  std::size_t count_;
+  std::vector<std::pair<CapacityRange, bool>> known_;
+  std::vector<Moment> kept_;
+};
 
 CachingAllocator allocator_of(const RunLimits& limits) {
   return CachingAllocator(limits.total, limits.context, limits.settings);
@@ -116,21 +230,9 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
                             const RunResult& unlimited) {
   const std::int64_t reserved = std::max(unlimited.reserved_peak, unlimited.loading.reserved);
   const auto pages_of = [](std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; };
-  const auto does = [&](const RunResult& result) {
-    return !result.failure && (!without_retry || result.retries == 0);
-  };
-  // A run holds for all capacities at which the driver would have answered the same.
-  std::vector<std::pair<CapacityRange, bool>> known{{unlimited.same_capacities, does(unlimited)}};
-  const auto runs = [&](std::int64_t pages) {
-    for (const auto& [range, answer] : known) {
-      if (range.holds(pages * driver_page)) return answer;
-    }
-    RunLimits tried = limits;
-    tried.total = pages * driver_page + limits.context;
-    const RunResult result = run_program(program, tried);
-    known.emplace_back(result.same_capacities, does(result));
-    return known.back().second;
-  };
+  Capacities capacities(program, limits, without_retry);
+  capacities.know(unlimited);
+  const auto runs = [&](std::int64_t pages) { return capacities.runs(pages * driver_page); };
   // Never less than what is asked for at one moment; and what it reserves where nothing limits it
   // is enough, but for settings that count in shares of the card.
   std::int64_t asked = 0;
@@ -148,6 +250,7 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (runs(middle) ? high : low) = middle;
+    capacities.narrow((low + 1) * driver_page, (high - 1) * driver_page);
   }
   return high * driver_page;
 }
