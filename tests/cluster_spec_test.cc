@@ -155,5 +155,9 @@ TEST_CASE("the data directory is that of the environment, else of the source tre
   CHECK(data_directory() == SHARDFIT_SOURCE_DIR "/model_specs");
   setenv("SHARDFIT_DATA", "/elsewhere", 1);
   CHECK(data_directory() == "/elsewhere");
+  CHECK(test::errors_of([] { check_data_directory(); }) ==
+        "SHARDFIT_DATA: error: '/elsewhere' is not there\n"
+        "  expected a folder like model_specs/, with families, models, devices and\n"
+        "    frameworks; or leave SHARDFIT_DATA unset\n");
   unsetenv("SHARDFIT_DATA");
 }

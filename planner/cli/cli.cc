@@ -18,6 +18,7 @@
 #include "cli/plan_command.h"
 #include "cli/replay_command.h"
 #include "cli/validate_command.h"
+#include "spec/data_directory.h"
 #include "spec/job_spec.h"
 
 namespace shardfit::cli {
@@ -410,6 +411,7 @@ int dispatch(const std::vector<std::string>& arguments, std::ostream& out, std::
   } catch (const CLI::Error& error) {
     complain(error, line);
   }
+  spec::check_data_directory();
   return request.command(request, line, out, err);
 }
 

@@ -8,4 +8,7 @@ namespace shardfit::spec {
 /// time, so a new file there needs no rebuild.
 std::string data_directory();
 
+/// Throws InputError where SHARDFIT_DATA names no such folder.
+void check_data_directory();
+
 }  // namespace shardfit::spec
