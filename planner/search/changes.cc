@@ -266,6 +266,10 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
     changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
   }
   add_other_precision(option, lowering, std::move(all), std::move(words), changes);
+  const std::int64_t needed = option.worst_gpu().judgement.needed;
+  std::erase_if(changes, [&](const Change& change) {  // no help: it needs no less
+    return change.verdict == Verdict::does_not_fit && change.needed >= needed;
+  });
   return changes;
 }
 
