@@ -99,6 +99,20 @@ TEST_CASE(
   CHECK(shared >= 3);
 }
 
+TEST_CASE("a search leaves out the ways in which a model does not run") {
+  const auto plan = json_of(
+      "shardfit plan --model clip-vit-base-patch32 --on 2xh200 --global-batch 8 --micro-batch "
+      "auto");
+  const Value& option = plan["options"][0];
+  CHECK(option["verdict"].GetString() == std::string("fits"));
+  std::string because;
+  for (const Value& other : option["alternatives"].GetArray()) {
+    if (other["parallel"].GetString() == std::string("fsdp2"))
+      because = other["because"].GetString();
+  }
+  CHECK(because.find("without dimensions") != std::string::npos);
+}
+
 TEST_CASE("every way to share a job is tried, and the others are said with why not") {
   const auto plan = json_of(small + "--framework plain-pytorch --on 2xh200");
   const Value& option = plan["options"][0];

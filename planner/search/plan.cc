@@ -1,6 +1,7 @@
 #include "search/plan.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/format.h"
 #include "search/joint.h"
@@ -128,8 +129,35 @@ Option choose(Ready ready, bool all_needs) {
   return chosen;
 }
 
+/// Ways in which the model does not run, whatever its batch, go to those that cannot be; all stay
+/// where none runs. Pipelines, whose passes are theirs to choose, are left to the search.
+void leave_out_what_does_not_run(Ready& ready) {
+  std::vector<Alternative> fail;
+  std::vector<bool> runs;
+  for (const Way& way : ready.possible) {
+    program::TrainingJob job = way.job.job;
+    job.micro_batch = job.accumulation = job.steps = 1;
+    runs.push_back(true);
+    if (job.megatron) continue;
+    try {
+      way.lowering->lower(job_of_rank(job, way.parallel, ready.option->cluster.count, 0));
+    } catch (const InputError& error) {
+      fail.push_back(does_not_run(*ready.option, way, error));
+      runs.back() = false;
+    }
+  }
+  if (fail.empty() || fail.size() == ready.possible.size()) return;
+  std::vector<Way> kept;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i]) kept.push_back(std::move(ready.possible[i]));
+  }
+  ready.possible = std::move(kept);
+  std::move(fail.begin(), fail.end(), std::back_inserter(ready.impossible));
+}
+
 /// The same where configurations are searched: micro-batch, recompute and way together.
 Option search_jointly(Ready ready, JointSearch& search) {
+  leave_out_what_does_not_run(ready);
   Option chosen = search.run(*ready.option, std::move(ready.possible));
   for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
   if (chosen.verdict == Verdict::does_not_fit) chosen.timing.reset();
