@@ -1,6 +1,5 @@
 #include "tensor/engine.h"
 
-#include <cstring>
 #include <queue>
 
 #include "tensor/ops.h"
@@ -61,9 +60,7 @@ void add_pending(Node& node, std::uint32_t place, Tensor&& gradient) {
   Runtime& runtime = *node.runtime;
   const Scoped<Label> label(runtime.label, {"accumulate_gradients", node.module, true});
   const Scoped<std::uint8_t> on(runtime.current_stream, node.stream);
-  // Tensors of a Python subclass never are (isTensorSubclassLike): DTensor's.
-  const bool subclass = std::strncmp(node.kind, "distributed_", 12) == 0;
-  if (!subclass && in_place(slot) && slot.dtype() == gradient.dtype()) {
+  if (!node.subclass_gradients && in_place(slot) && slot.dtype() == gradient.dtype()) {
     if (runtime.watched()) runtime.ran("accumulate_gradients", {slot, gradient}, {slot});
     gradient.reset();
   } else {

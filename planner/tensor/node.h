@@ -81,12 +81,15 @@ struct Node {
   std::vector<std::int64_t> sizes;       // of parts, where there are many
   DType dtype = DType::f32;
   std::unique_ptr<NodeExtra> extra;
-  Tensor held_variable;                       // of an accumulate node
+  Tensor held_variable;            // of an accumulate node
   SmallVector<Tensor, 1> pending;  // gradients that have arrived, while the node waits
   /// Hooks: on its outputs, run when their gradients are there (Tensor.register_hook); and on
   /// itself, run when it has run and its gradients are still held (Node.register_hook).
   std::vector<std::function<void()>> before, after;
   std::uint8_t stream = 0;  // it was made while this was the current stream, and runs on it
+  /// Its gradients are tensors of a Python subclass (DTensor), which are never added in place
+  /// (input_buffer.cpp, isTensorSubclassLike).
+  bool subclass_gradients = false;
 
   void save(const Tensor& tensor) {
     saved.push_back({});

@@ -349,6 +349,7 @@ void Runtime::drop(Node* node) {
   node->divided_output = -1;
   node->sizes.clear();
   node->pass = 0;
+  node->subclass_gradients = false;
   nodes_.give(node);
   if (dropping_) return;
   dropping_ = true;

@@ -201,6 +201,7 @@ Tensor TitanTensor::gather(const Tensor& x, int dim) {
   const Scoped<const char*> label(runtime_.label.kind, "all_gather");
   const NodeRef node = split_node("distributed_all_gather",
                                   dim == 1 ? gather_backward : gather_last_backward, *this, {x});
+  if (node) node->subclass_gradients = true;
   Tensor out = whole_of(x, dim);
   if (node) runtime_.attach(node, out);
   return out;
@@ -226,10 +227,9 @@ Tensor TitanTensor::scatter(const Tensor& x) {
   }
   const Scoped<const char*> label(runtime_.label.kind, "reduce_scatter");
   const NodeRef node = split_node("distributed_reduce_scatter", scatter_backward, *this, {x});
+  if (node) node->subclass_gradients = true;
   Tensor out = scattered_sum(x, false);
-  if (node) {
-    runtime_.attach(node, out);
-  }
+  if (node) runtime_.attach(node, out);
   return out;
 }
 
