@@ -170,14 +170,7 @@ namespace {
 /// Module.to: children first, then a module's own tensors; each is copied where dtype or format
 /// change, and its old memory goes (torch/nn/modules/module.py, _apply).
 void convert_module(const Module& module, DType dtype, bool channels_last) {
-  const auto visit = [&](const Value& child) {
-    if (child.kind == ValueKind::module) convert_module(*child.module, dtype, channels_last);
-  };
-  for (const Value& child : module.children) {
-    visit(child);
-    if (child.kind != ValueKind::list) continue;
-    for (const Value& item : *child.list) visit(item);
-  }
+  for_each_child(module, [&](const Module& child) { convert_module(child, dtype, channels_last); });
   for (const Tensor& t : module.tensors) {
     if (!t || !t->storage) continue;
     const DType wanted = is_floating(t.dtype()) ? dtype : t.dtype();
@@ -244,18 +237,11 @@ void list_own(const Module& module, std::vector<Parameter>& out) {
 
 void list_parameters(const Module& module, bool wraps, std::vector<Parameter>& out) {
   if (!wraps) list_own(module, out);
-  const auto visit = [&](const Value& child) {
-    if (child.kind != ValueKind::module) return;
-    const Module* adapter = child.module->replaced_by;
-    if (!adapter || adapter == &module) return list_parameters(*child.module, false, out);
-    list_parameters(*adapter, adapter->type != child.module->type, out);
-  };
-  for (const Value& child : module.children) {
-    visit(child);
-    if (child.kind == ValueKind::list) {
-      for (const Value& item : *child.list) visit(item);
-    }
-  }
+  for_each_child(module, [&](const Module& child) {
+    const Module* adapter = child.replaced_by;
+    if (!adapter || adapter == &module) return list_parameters(child, false, out);
+    list_parameters(*adapter, adapter->type != child.type, out);
+  });
   if (wraps) list_own(module, out);
 }
 

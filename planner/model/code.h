@@ -114,6 +114,18 @@ struct Module {
   bool output_wants_gradient = false;   // a forward hook sets requires_grad on its output
 };
 
+/// Calls visit(child) for each module right below one, those in lists too, in order.
+template <class Visit>
+void for_each_child(const Module& module, Visit visit) {
+  for (const Value& child : module.children) {
+    if (child.kind == ValueKind::module) visit(*child.module);
+    if (child.kind != ValueKind::list) continue;
+    for (const Value& item : *child.list) {
+      if (item.kind == ValueKind::module) visit(*item.module);
+    }
+  }
+}
+
 /// Named numbers of a model and words of the job, in a fixed order.
 struct Globals {
   std::vector<std::string> names;
@@ -138,8 +150,8 @@ class Library {
   std::deque<std::string> texts_;
 };
 
-/// The family's classes, bound once for each list of the globals' names and kept: numbers of a job or
-/// a model do not change what a name stands for. Throws InputError as Library does.
+/// The family's classes, bound once for each list of the globals' names and kept: numbers of a job
+/// or a model do not change what a name stands for. Throws InputError as Library does.
 std::shared_ptr<const Library> bind_family(std::shared_ptr<const spec::FamilySpec> family,
                                            const Globals& globals);
 

@@ -1,37 +1,30 @@
 #include "program/materialize.h"
 
+#include <unordered_map>
+#include <utility>
+
 namespace shardfit::program {
 namespace {
 
 using model::Module;
-using model::Value;
-using model::ValueKind;
 using tensor::Scoped;
 using tensor::Tensor;
 
 struct Materializing {
   model::Machine& machine;
   const std::function<void(Module&, std::size_t)>& replaced;
+  std::unordered_map<const Module*, Module*> own;  // the machine's, to be changed
 
   void all(const Module& module) {
-    for (const Value& child : module.children) {
-      if (child.kind == ValueKind::module) child_of(*child.module);
-      if (child.kind != ValueKind::list) continue;
-      for (const Value& item : *child.list) {
-        if (item.kind == ValueKind::module) child_of(*item.module);
-      }
+    model::for_each_child(module, [&](const Module& child) {
+      const bool wrapped = child.replaced_by && child.replaced_by != &child;
+      all(wrapped ? *child.replaced_by : child);
+    });
+    Module& here = *own.at(&module);
+    const Scoped<tensor::Label> label(machine.runtime.label, {"parameter", here.label, false});
+    for (std::size_t i = 0; i < here.tensors.size(); ++i) {
+      if (here.tensors[i]) one(here, i);
     }
-    for (Module& own : machine.modules) {
-      if (&own != &module) continue;
-      const Scoped<tensor::Label> label(machine.runtime.label, {"parameter", own.label, false});
-      for (std::size_t i = 0; i < own.tensors.size(); ++i) {
-        if (own.tensors[i]) one(own, i);
-      }
-    }
-  }
-  void child_of(const Module& child) {
-    const bool wrapped = child.replaced_by && child.replaced_by != &child;
-    all(wrapped ? *child.replaced_by : child);
   }
   void one(Module& module, std::size_t index) const {
     const Tensor old = module.tensors[index];
@@ -47,7 +40,9 @@ struct Materializing {
 
 void materialize(model::Machine& machine, const Module& root,
                  const std::function<void(Module&, std::size_t)>& replaced) {
-  Materializing{machine, replaced}.all(root);
+  std::unordered_map<const Module*, Module*> own;
+  for (Module& module : machine.modules) own.emplace(&module, &module);
+  Materializing{machine, replaced, std::move(own)}.all(root);
 }
 
 }  // namespace shardfit::program

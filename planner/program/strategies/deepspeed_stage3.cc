@@ -149,13 +149,7 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
   /// module.bfloat16(): every parameter anew, those of a module's children before its own
   /// (torch.nn.Module._apply).
   void cast(const Module& module) {
-    for (const Value& child : module.children) {
-      if (child.kind == ValueKind::module) cast(*child.module);
-      if (child.kind != ValueKind::list) continue;
-      for (const Value& item : *child.list) {
-        if (item.kind == ValueKind::module) cast(*item.module);
-      }
-    }
+    model::for_each_child(module, [&](const Module& child) { cast(child); });
     for (std::size_t i = 0; i < module.type->spec->parameters.size(); ++i) {
       const Tensor& p = module.tensors[i];
       if (!p || p.dtype() == dtype_) continue;
