@@ -275,6 +275,10 @@ class CachingAllocator {
   BlockHandle grow(Arena& arena, std::int64_t size);
   BlockHandle find_room(const Arena& arena, std::int64_t size) const;
   BlockHandle new_expandable(Arena& arena);
+  /// Address space of an expandable segment: 9/8 of the card, in whole pages.
+  static std::int64_t expandable_space(std::int64_t total, std::int64_t page) {
+    return (total + total / 8 + page - 1) / page * page;
+  }
   BlockHandle map(BlockHandle handle, std::int64_t size);
   BlockHandle unmap(BlockHandle handle);
   BlockHandle merge_unmapped(BlockHandle handle);

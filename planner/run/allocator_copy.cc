@@ -47,16 +47,13 @@ void CachingAllocator::lead_pointers_here(const CachingAllocator& other) {
   }
 }
 
-/// Expandable segments end where their address space does, which is 9/8 of the total.
+/// Expandable segments end where their address space does.
 bool CachingAllocator::move_ends(std::int64_t total) {
-  const auto space = [](std::int64_t of, std::int64_t page) {
-    return (of + of / 8 + page - 1) / page * page;
-  };
   std::uint32_t moved = 0;
   for (Block& block : blocks_) {
     if (block.state != BlockState::unmapped || block.next != none) continue;
     const std::int64_t page = segments_[block.segment].page;
-    block.size += space(total, page) - space(total_, page);
+    block.size += expandable_space(total, page) - expandable_space(total_, page);
     if (block.size <= 0) return false;
     ++moved;
   }

@@ -91,12 +91,12 @@ BlockHandle CachingAllocator::find_room(const Arena& arena, std::int64_t size) c
 /// Address space of 1.125 times the card, nothing mapped.
 BlockHandle CachingAllocator::new_expandable(Arena& arena) {
   const std::int64_t page = arena.pool->small ? driver_page : settings_.large_segment_size;
-  const std::int64_t pages = (total_ + total_ / 8 + page - 1) / page;
+  const std::int64_t space = expandable_space(total_, page);
   const BlockHandle handle = new_block();
   Block& block = blocks_[handle];
   block = Block{};
-  block.address = new_address(pages * page);
-  block.size = pages * page;
+  block.address = new_address(space);
+  block.size = space;
   block.arena = &arena;
   block.segment = static_cast<std::uint32_t>(segments_.size());
   if (driver_) driver_->reserve(block.address, block.size);
