@@ -2,8 +2,8 @@
 
 namespace shardfit::program {
 
-void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline) {
-  job.reshard_after_forward = reshard == "always" || (reshard != "never" && !pipeline);
+void set_titan_units(Fsdp2Job& job, const std::string& reshard) {
+  job.reshard_after_forward = reshard != "never";
   // What is left whole at the end of the forward is what backward begins with.
   job.units = {{{"tok_embeddings"}, {}}, {{"*"}, {}}, {{"norm", "output"}, reshard == "always"}};
   job.cast_inputs = true;
@@ -13,7 +13,7 @@ void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline) {
 
 void set_titan_mesh(Fsdp2Job& job, const TitanJob& titan) {
   job.tensor = titan.tensor;
-  job.first = titan.stage() * titan.data * titan.tensor + titan.tensor_rank();
+  job.first = titan.tensor_rank();
   if (titan.sequence_parallel) job.whole_class = "torch_rms_norm";
 }
 

@@ -8,8 +8,8 @@ namespace shardfit::program {
 
 /// The calls of fully_shard in torchtitan's apply_fsdp (torchtitan v0.2.2,
 /// torchtitan/models/llama3/infra/parallelize.py) for the setting fsdp_reshard_after_forward:
-/// "default", "always" or "never". In a pipeline the default is never.
-void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline = false);
+/// "default", "always" or "never".
+void set_titan_units(Fsdp2Job& job, const std::string& reshard);
 
 /// Where the job's data ranks stand in its mesh.
 void set_titan_mesh(Fsdp2Job& job, const TitanJob& titan);

@@ -147,10 +147,6 @@ CaseResult predict_one(const Case& c, const program::Lowering& lowering) {
   return out;
 }
 
-}  // namespace
-
-namespace {
-
 /// Cases of one model, with the same numbers changed, under one framework: lowered by one Lowering.
 std::string lowering_key(const Case& c) {
   std::string key = c.job.framework + "|" + c.model_path;
