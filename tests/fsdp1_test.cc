@@ -83,15 +83,8 @@ TEST_CASE("fsdp1: shards of all ranks hold the flat parameters, padded to 16 byt
 TEST_CASE("fsdp1: a model built on the host is on the card a unit at a time") {
   program::Fsdp1Job fsdp;
   fsdp.ranks = 8;
-  const Program built_there = lower(fsdp);
-  const test::Loading on_device = test::loading_of(built_there);
-  fsdp.built_on_host = true;
-  const test::Loading loading = test::loading_of(lower(fsdp));
-  CHECK(on_device.peak > 2 * built_there.parameters_total);  // bf16
   // A unit's parameters and the flat one made of them are there at once.
-  CHECK(loading.peak <= 2 * test::small_root_bytes + loading.loaded);
-  CHECK(loading.peak > 2 * test::small_root_bytes);
-  CHECK(loading.loaded == on_device.loaded);
+  test::check_a_unit_at_a_time(fsdp, 2, [](const program::Fsdp1Job& job) { return lower(job); });
 }
 
 TEST_CASE("fsdp1: nothing waits for an event that has not been recorded") {

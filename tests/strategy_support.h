@@ -1,6 +1,8 @@
 #pragma once
 // A small Llama lowered under a strategy, and what its program exchanges.
 
+#include <doctest/doctest.h>
+
 #include <algorithm>
 #include <map>
 #include <string>
@@ -53,6 +55,20 @@ inline Loading loading_of(const Program& program) {
     loading.peak = std::max(loading.peak, loading.loaded);
   }
   return loading;
+}
+
+/// A model that is built on the host, sharded as `sharded` says, is on the card a unit at a time:
+/// the largest unit `times` over beside the shards, where one built on the card is there whole.
+template <class Sharded, class Lower>
+void check_a_unit_at_a_time(Sharded sharded, std::int64_t times, Lower lower) {
+  const Program built_there = lower(sharded);
+  const Loading on_device = loading_of(built_there);
+  sharded.built_on_host = true;
+  const Loading loading = loading_of(lower(sharded));
+  CHECK(on_device.peak > 2 * built_there.parameters_total);  // bf16
+  CHECK(loading.peak <= times * small_root_bytes + loading.loaded);
+  CHECK(loading.peak > times * small_root_bytes);
+  CHECK(loading.loaded == on_device.loaded);
 }
 
 }  // namespace shardfit::test
