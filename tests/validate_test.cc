@@ -81,6 +81,10 @@ TEST_CASE("exact readings: torchtitan's Trainer is equal to the byte under fully
   test::check_exact("torchtitan.yaml", 12, 24);
 }
 
+TEST_CASE("exact readings: stages of torchtitan's pipelines are equal to the byte") {
+  test::check_exact("torchtitan_pipeline.yaml", 7, 20);
+}
+
 TEST_CASE("predictions do not read what was measured") {
   auto cases = validate::read_cases(data + "plain.yaml");
   cases.resize(3);

@@ -50,6 +50,7 @@ const std::vector<BuiltinRow>& host_table() {
       {"shared_buffer", {"shape", "dtype"}, 2, hand_over<"shared_buffer">},
       {"rotary_table", {"frequencies", "length"}, 2, hand_over<"rotary_table">},
       {"stage_input", {}, 0, hand_over<"stage_input">},
+      {"pipeline_step", {"tokens", "labels"}, 2, hand_over<"pipeline_step">},
       {"forward_backward", {}, 0, hand_over<"forward_backward">},
   };
   return table;

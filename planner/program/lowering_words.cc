@@ -57,6 +57,9 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set("loss_parallel",
               Value::of_bool(job.titan && job.titan->tensor > 1 && job.titan->loss_parallel));
   globals.set("data_ranks", Value::of(job.titan ? job.titan->data : std::int64_t{1}));
+  const bool pipeline = job.titan && job.titan->pipeline > 1;
+  globals.set("pipeline_stages", Value::of(pipeline ? job.titan->pipeline : std::int64_t{1}));
+  globals.set("holds_loss", Value::of_bool(!pipeline || titan_holds_last(*job.titan)));
   globals.set("input_dtype", Value::of_dtype(job.autocast ? DType::f32 : job.parameters));
   for (const char* name :
        {"batchnorm_in_eval_mode", "densenet_memory_efficient", "cudnn_disabled", "channels_last"}) {

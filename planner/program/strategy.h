@@ -40,6 +40,14 @@ class Strategy {
   virtual void after_backward() {}
   /// The call that ran the backward pass has returned.
   virtual void backward_returned() {}
+  /// Of a stage of a pipeline (torch/distributed/pipelining/stage.py): the backward of a
+  /// micro-batch comes, which neither exchanges gradients nor lets whole parameters go
+  /// (backward_maybe_with_nosync).
+  virtual void before_stage_backward() {}
+  /// All micro-batches have been: what they left is exchanged (perform_reduce_grad).
+  virtual void reduce_stage() {}
+  /// The passes that found out shapes are over (_post_metadata_inference_cleanup).
+  virtual void forget_passes() {}
   /// The wrapper updates the parameters by itself; false: the loop's optimizer does.
   virtual bool step() { return false; }
 };

@@ -2,8 +2,30 @@
 
 namespace shardfit::program {
 
-void set_titan_units(Fsdp2Job& job, const std::string& reshard) {
-  job.reshard_after_forward = reshard != "never";
+std::vector<std::int64_t> titan_stage_layers(std::int64_t stages, std::int64_t layers) {
+  const std::int64_t counted = layers + 2;
+  std::vector<std::int64_t> each(static_cast<std::size_t>(stages), counted / stages);
+  for (std::int64_t i = 0; i < counted % stages; ++i) ++each[static_cast<std::size_t>(i)];
+  --each.front();
+  --each.back();
+  return each;
+}
+
+std::vector<std::int64_t> titan_stages(const TitanJob& job) { return {job.pipeline_rank()}; }
+
+bool titan_holds_last(const TitanJob& job) { return titan_stages(job).back() == job.pipeline - 1; }
+
+Fsdp2Job titan_stage_units(Fsdp2Job job, bool first, bool last) {
+  std::erase_if(job.units, [&](const Fsdp2Unit& unit) {
+    const bool input = unit.modules.front() == "tok_embeddings";
+    const bool output = unit.modules.front() == "norm";
+    return (input && !first) || (output && !last);
+  });
+  return job;
+}
+
+void set_titan_units(Fsdp2Job& job, const std::string& reshard, bool pipeline) {
+  job.reshard_after_forward = reshard == "default" ? !pipeline : reshard == "always";
   // What is left whole at the end of the forward is what backward begins with.
   job.units = {{{"tok_embeddings"}, {}}, {{"*"}, {}}, {{"norm", "output"}, reshard == "always"}};
   job.cast_inputs = true;
@@ -13,7 +35,7 @@ void set_titan_units(Fsdp2Job& job, const std::string& reshard) {
 
 void set_titan_mesh(Fsdp2Job& job, const TitanJob& titan) {
   job.tensor = titan.tensor;
-  job.first = titan.tensor_rank();
+  job.first = titan.rank - titan.tensor * titan.data_rank();
   if (titan.sequence_parallel) job.whole_class = "torch_rms_norm";
 }
 

@@ -3,19 +3,34 @@
 // ranks are those of fully_shard or of DistributedDataParallel.
 
 #include <cstdint>
+#include <vector>
 
 namespace shardfit::program {
 
+/// torch/distributed/pipelining/schedules.py
+enum class TitanSchedule : std::uint8_t { gpipe, one_forward_one_backward };
+
 struct TitanJob {
   std::int64_t tensor = 1;
-  std::int64_t data = 1;  // that each see other samples
-  std::int64_t rank = 0;  // data outermost, then tensor
-                          // (torchtitan/distributed/parallel_dims.py, build_mesh)
+  std::int64_t data = 1;      // that each see other samples
+  std::int64_t pipeline = 1;  // that each hold other layers
+  std::int64_t rank = 0;      // pipeline outermost, then data, then tensor
+                              // (torchtitan/distributed/parallel_dims.py, build_mesh)
+  TitanSchedule schedule = TitanSchedule::one_forward_one_backward;
   bool sequence_parallel = true;
   bool loss_parallel = true;
 
   std::int64_t tensor_rank() const { return rank % tensor; }
   std::int64_t data_rank() const { return rank / tensor % data; }
+  std::int64_t pipeline_rank() const { return rank / (tensor * data); }
 };
+
+/// Layers of each of a model's stages; input and output count as one layer each
+/// (torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).
+std::vector<std::int64_t> titan_stage_layers(std::int64_t stages, std::int64_t layers);
+/// The stages that a rank of the job holds, in its order (pipeline_module_split).
+std::vector<std::int64_t> titan_stages(const TitanJob& job);
+/// Whether one of them is the last of the model.
+bool titan_holds_last(const TitanJob& job);
 
 }  // namespace shardfit::program

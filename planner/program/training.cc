@@ -18,6 +18,7 @@
 #include "program/passes.h"
 #include "program/recompute.h"
 #include "program/repeat.h"
+#include "program/strategies/titan_pipeline.h"
 #include "program/strategies/titan_tensor.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
@@ -39,9 +40,15 @@ using tensor::Tensor;
 /// What the loop of a framework's profile asks for.
 class Trainer : public model::Host {
  public:
-  Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine, const Module& root,
-          std::shared_ptr<ShardedParameters> shards)
-      : job_(job), runtime_(runtime), machine_(machine), root_(root), shards_(std::move(shards)) {}
+  /// `roots`: the model; of a pipeline, this rank's stages.
+  Trainer(const TrainingJob& job, Runtime& runtime, Machine& machine,
+          std::vector<const Module*> roots, std::shared_ptr<ShardedParameters> shards)
+      : job_(job),
+        runtime_(runtime),
+        machine_(machine),
+        roots_(std::move(roots)),
+        root_(*roots_.front()),
+        shards_(std::move(shards)) {}
 
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
@@ -59,8 +66,10 @@ class Trainer : public model::Host {
       materialize(machine_, root_);
     }
     std::vector<Tensor> listed;
-    for (const model::Parameter& p : machine_.parameters(root_)) {
-      if (p.tensor->leaf_requires_grad) listed.push_back(p.tensor);
+    for (const Module* root : roots_) {
+      for (const model::Parameter& p : machine_.parameters(*root)) {
+        if (p.tensor->leaf_requires_grad) listed.push_back(p.tensor);
+      }
     }
     groups_ = strategy_ || job_.framework != "hf-trainer"
                   ? std::vector<std::vector<Tensor>>{}
@@ -105,6 +114,7 @@ class Trainer : public model::Host {
     Value split;
     if (split_ && split_->run(name, arguments, split)) return split;
     if (name == "model") return call_model(arguments);
+    if (name == "pipeline_step") return pipeline_step(arguments[0], arguments[1]);
     if (name == "phase") {
       const std::string& name_of_phase = *arguments[0].text;
       const bool live = name_of_phase == "between_steps" || name_of_phase == "live_after_forward" ||
@@ -176,6 +186,11 @@ class Trainer : public model::Host {
       return make_deepspeed({*job_.deepspeed, machine_, root_, job_.optimizer, job_.implementation,
                              job_.accumulation, job_.parameters, job_.lora.has_value(), shards_});
     }
+    if (job_.titan && job_.titan->pipeline > 1) {
+      auto pipeline = std::make_unique<TitanPipeline>(job_, machine_, roots_);
+      pipeline_ = pipeline.get();
+      return pipeline;
+    }
     if (job_.fsdp2) return make_fsdp2(*job_.fsdp2, machine_);
     if (job_.fsdp1) return make_fsdp1(*job_.fsdp1, machine_);
     if (job_.ddp) return make_ddp(*job_.ddp, machine_);
@@ -202,6 +217,12 @@ class Trainer : public model::Host {
     Value result = machine_.call(root_, std::move(list));
     if (strategy_) strategy_->after_forward(synchronize, result);
     return result;
+  }
+
+  Value pipeline_step(const Value& tokens, const Value& labels) {
+    if (!pipeline_) throw std::runtime_error("the model is no pipeline");
+    return pipeline_->run_step(model::tensor_of(tokens, "the tokens"),
+                               model::tensor_of(labels, "the labels"));
   }
 
   void step_in_backward(tensor::TensorBody& body) {
@@ -237,11 +258,13 @@ class Trainer : public model::Host {
   const TrainingJob& job_;
   Runtime& runtime_;
   Machine& machine_;
-  const Module& root_;
+  std::vector<const Module*> roots_;
+  const Module& root_;                         // the first
   std::shared_ptr<ShardedParameters> shards_;  // built in parts
   std::vector<Tensor> trainable_;
   std::vector<std::vector<Tensor>> groups_;  // of the optimizer; together all trainable ones
   std::unique_ptr<Strategy> strategy_;
+  TitanPipeline* pipeline_ = nullptr;   // what the strategy is, of torchtitan's pipelines
   std::unique_ptr<TitanTensor> split_;  // of torchtitan's model
   bool wraps_late_ = false;
   std::int64_t forwards_ = 0;
@@ -372,7 +395,12 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     }
     std::shared_ptr<ShardedParameters> shards;
     if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
-    const Module* root = machine.build(class_of(library, head_of(job, *family_).second), {}, "");
+    const model::CompiledClass& model_class = class_of(library, head_of(job, *family_).second);
+    const std::vector<const Module*> roots =
+        job.titan && job.titan->pipeline > 1
+            ? build_titan_stages(job, machine, model_class)
+            : std::vector<const Module*>{machine.build(model_class, {}, "")};
+    const Module* root = roots.front();
     machine.built = nullptr;
     machine.tie();
     if (!job.deepspeed && (!family_->built_in.empty() || job.channels_last)) {
@@ -384,11 +412,13 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
       apply_lora(*job.lora, machine, *root);
       if (job.recompute == Recompute::full) require_input_gradients(machine);
     }
-    for (const model::Parameter& p : machine.parameters(*root)) {
-      runtime.program.parameters_total += p.tensor.count();
-      if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
+    for (const Module* each : roots) {
+      for (const model::Parameter& p : machine.parameters(*each)) {
+        runtime.program.parameters_total += p.tensor.count();
+        if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
+      }
     }
-    Trainer trainer(job, runtime, machine, *root, std::move(shards));
+    Trainer trainer(job, runtime, machine, roots, std::move(shards));
     if (job.deepspeed) runtime.mark("build", 0, false);
     trainer.wrap();
     if (job.deepspeed) runtime.mark("initialize", 0, false);

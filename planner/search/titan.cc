@@ -59,7 +59,7 @@ TrainingJob titan_job(TrainingJob job, Parallel parallel, std::int64_t ranks, in
     fsdp.rank = rank;
     fsdp.compute = std::exchange(job.autocast, std::nullopt).value_or(job.parameters);
     fsdp.reduce = DType::f32;
-    program::set_titan_units(fsdp, "default");
+    program::set_titan_units(fsdp, "default", false);
     job.fsdp2 = fsdp;
   }
   return job;

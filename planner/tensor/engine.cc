@@ -1,6 +1,7 @@
 #include "tensor/engine.h"
 
 #include <queue>
+#include <unordered_map>
 
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
@@ -88,8 +89,70 @@ void validate(Node& node, Gradients& gradients) {
   }
 }
 
-void evaluate(Node& node, Queue& queue, int depth) {
+/// What a pass computes where not all gradients are wanted (engine.cpp, GraphTask::ExecInfo): nodes
+/// that lead to a wanted leaf run, and a wanted leaf's gradient is kept in the place of being
+/// added.
+struct Wanted {
+  std::unordered_map<const Node*, bool> leads;
+  std::unordered_map<const Node*, Tensor*> leaves;
+
+  /// Whether some wanted leaf lies behind the node, for it and all nodes behind it.
+  bool reaches(Node* root) {
+    std::vector<std::pair<Node*, std::size_t>> path{{root, 0}};
+    leads.emplace(root, leaves.count(root) > 0);
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next == node->next.size()) {
+        const bool here = leads.at(node);
+        path.pop_back();
+        if (here && !path.empty()) leads.at(path.back().first) = true;
+        continue;
+      }
+      Node* behind = node->next[static_cast<unsigned>(next++)].node.get();
+      if (!behind) continue;
+      const auto [known, fresh] = leads.emplace(behind, leaves.count(behind) > 0);
+      if (known->second) leads.at(node) = true;
+      if (fresh) path.emplace_back(behind, 0);
+    }
+    return leads.at(root);
+  }
+  bool wants(const Node* node) const {
+    const auto found = leads.find(node);
+    return found != leads.end() && found->second;
+  }
+};
+
+/// Edges that lead to nothing wanted are none while this lives: a node sees that and computes less.
+class HiddenEdges {
+ public:
+  HiddenEdges(Node& node, const Wanted* wanted) : node_(node) {
+    if (!wanted) return;
+    for (std::size_t i = 0; i < node.next.size(); ++i) {
+      NodeRef& next = node.next[static_cast<unsigned>(i)].node;
+      if (next && !wanted->wants(next.get())) hidden_.emplace_back(i, std::exchange(next, {}));
+    }
+  }
+  ~HiddenEdges() {
+    for (auto& [i, next] : hidden_) node_.next[static_cast<unsigned>(i)].node = std::move(next);
+  }
+  HiddenEdges(const HiddenEdges&) = delete;
+  HiddenEdges& operator=(const HiddenEdges&) = delete;
+
+ private:
+  Node& node_;
+  std::vector<std::pair<std::size_t, NodeRef>> hidden_;
+};
+
+void evaluate(Node& node, Queue& queue, int depth, Wanted* wanted) {
   Runtime& runtime = *node.runtime;
+  if (wanted) {
+    if (const auto leaf = wanted->leaves.find(&node); leaf != wanted->leaves.end()) {
+      *leaf->second = std::move(node.pending[0]);
+      node.pending.clear();
+      return;
+    }
+  }
+  const HiddenEdges hidden(node, wanted);
   const Scoped<std::uint8_t> on(runtime.current_stream, node.stream);
   Gradients out(node.next.size());
   {
@@ -118,10 +181,8 @@ void evaluate(Node& node, Queue& queue, int depth) {
   }
 }
 
-}  // namespace
-
-void run_backward(const Tensor& root, const Tensor& gradient) {
-  if (!root->grad_fn) return;
+/// One pass; without `wanted` all leaves get their gradients.
+void run_pass(const Tensor& root, const Tensor& gradient, Wanted* wanted) {
   Runtime& runtime = root.runtime();
   const Scoped<bool> no_grad(runtime.grad_enabled, false);
   const Scoped<bool> thread(runtime.autograd_thread, true);
@@ -138,10 +199,27 @@ void run_backward(const Tensor& root, const Tensor& gradient) {
   while (!queue.empty()) {
     NodeRef node = queue.top().node;
     queue.pop();
-    evaluate(*node.get(), queue, runtime.backward_depth);
+    evaluate(*node.get(), queue, runtime.backward_depth, wanted);
   }
   const auto last = std::exchange(runtime.final_callbacks, {});
   for (const auto& callback : last) callback();
+}
+
+}  // namespace
+
+void run_backward(const Tensor& root, const Tensor& gradient) {
+  if (root->grad_fn) run_pass(root, gradient, nullptr);
+}
+
+std::vector<Tensor> gradients_of(const Tensor& root, const Tensor& gradient,
+                                 const std::vector<Tensor>& wanted) {
+  std::vector<Tensor> gradients(wanted.size());
+  Wanted only;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (wanted[i]->accumulator) only.leaves.emplace(wanted[i]->accumulator, &gradients[i]);
+  }
+  if (root->grad_fn && only.reaches(root->grad_fn.get())) run_pass(root, gradient, &only);
+  return gradients;
 }
 
 Tensor sum_to(const Tensor& tensor, const Shape& shape) {

@@ -20,8 +20,14 @@ std::string unsupported_titan(const Node& c) {
   const std::string strategy = text(parallel, "strategy");
   if (strategy != "fsdp2" && strategy != "ddp" && strategy != "none") return "strategy " + strategy;
   if (strategy != "fsdp2" && !one(parallel, "tensor")) return "tensor ranks without fully_shard";
-  for (const char* degree : {"context", "expert", "pipeline"}) {
+  for (const char* degree : {"context", "expert"}) {
     if (!one(parallel, degree)) return std::string(degree) + " parallelism";
+  }
+  if (!one(parallel, "pipeline")) {
+    const std::string schedule = text(parallel, "schedule");
+    if (schedule != "1f1b" && schedule != "gpipe") return "pipeline schedule " + schedule;
+    if (strategy != "fsdp2") return "a pipeline without fully_shard";
+    if (text(parallel, "split") != "torchtitan default") return "split " + text(parallel, "split");
   }
   if (given(parallel, "cpu_offload") && text(parallel, "cpu_offload") != "none") {
     return "offload to the host";
@@ -43,6 +49,8 @@ void read_titan(const Node& c, Case& out, Diagnostics& faults) {
   titan.data = whole(parallel, "data", 1, faults);
   titan.rank = whole(c, "rank", 0, faults);
   titan.tensor = whole(parallel, "tensor", 1, faults);
+  titan.pipeline = whole(parallel, "pipeline", 1, faults);
+  if (text(parallel, "schedule") == "gpipe") titan.schedule = program::TitanSchedule::gpipe;
   titan.loss_parallel = text(c, "loss") == "vocab_parallel";
   job.titan = titan;
   job.early_stop = false;
@@ -64,7 +72,7 @@ void read_titan(const Node& c, Case& out, Diagnostics& faults) {
   program::set_titan_mesh(fsdp, *job.titan);
   fsdp.compute = dtype_named(text(at(c, "precision"), "compute"));
   fsdp.reduce = dtype_named(text(at(c, "precision"), "reduce"));
-  program::set_titan_units(fsdp, text(parallel, "reshard_after_forward"));
+  program::set_titan_units(fsdp, text(parallel, "reshard_after_forward"), titan.pipeline > 1);
   job.fsdp2 = fsdp;
 }
 

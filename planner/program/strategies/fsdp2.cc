@@ -67,6 +67,7 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   void wrap(const Module& root) override {
     const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
     if (job_.built_on_host) runtime_.meta = false;
+    root_path_ = root.path;
     std::vector<Unit*> of_blocks;
     for (const Fsdp2Unit& call : calls()) make_units(call, of_blocks);
     for (Module& m : shared_.machine.modules) {
@@ -107,6 +108,20 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     for (Unit& unit : units_) unit.group.exchange_gradients = synchronize;
   }
   void after_forward(bool, Value&) override {}
+
+  void before_stage_backward() override { set_backward(false); }
+  void reduce_stage() override {
+    set_backward(true);
+    const Scoped<bool> no_grad(runtime_.grad_enabled, false);
+    for (Unit* unit : ordered_) unit->group.after_backward();
+    end_backward();
+  }
+  void forget_passes() override {
+    for (Unit* unit : ordered_) {
+      unit->group.reshard();
+      for (Parameter& p : unit->group.parameters) p.shard->grad.reset();
+    }
+  }
 
   void before_forward(const Module& module, Value* arguments, std::size_t count) override {
     Unit& unit = unit_of(module);
@@ -150,6 +165,15 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   }
 
  private:
+  /// set_is_last_backward, set_reshard_after_backward, set_requires_gradient_sync
+  void set_backward(bool last) {
+    last_backward_ = last;
+    for (Unit& unit : units_) {
+      unit.group.exchange_gradients = last;
+      unit.group.reshard_after_backward = last;
+    }
+  }
+
   Tensor norms_over(const Tensor& norms, const Mesh& mesh) {
     const Tensor squares = runtime_.empty(norms.shape(), norms.dtype());
     const Tensor summed = runtime_.empty(norms.shape(), norms.dtype());
@@ -194,14 +218,15 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     const bool reshard = call.reshard_after_forward.value_or(job_.reshard_after_forward);
     if (call.modules.size() == 1 && call.modules[0] == "*") {
       for (Module& m : shared_.machine.modules) {
-        if (m.type->spec->recompute_unit) of_blocks.push_back(&make_unit({&m}, reshard));
+        if (m.type->spec->recompute_unit && under_root(m))
+          of_blocks.push_back(&make_unit({&m}, reshard));
       }
       return;
     }
     std::vector<Module*> modules;
     for (const std::string& path : call.modules) {
       for (Module& m : shared_.machine.modules) {
-        if (m.path == path && !m.replaced_by) modules.push_back(&m);
+        if (m.path == in_root(path) && !m.replaced_by) modules.push_back(&m);
       }
     }
     if (modules.size() < call.modules.size()) {
@@ -209,6 +234,12 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     }
     make_unit(modules, reshard);
   }
+
+  /// The machine may hold other stages of the model, which are other roots.
+  std::string in_root(const std::string& path) const {
+    return root_path_.empty() ? path : root_path_ + "." + path;
+  }
+  bool under_root(const Module& module) const { return module.path.rfind(in_root(""), 0) == 0; }
 
   Unit& make_unit(const std::vector<Module*>& modules, bool reshard) {
     Unit& unit = units_.emplace_back(shared_, meshes_, modules);
@@ -278,10 +309,11 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   void start_forward(Unit& unit) {
     running_root_ = &unit;
     if (shared_.gather == 0) {
-      shared_.copy_in = runtime_.stream("all_gather_copy_in");
-      shared_.gather = runtime_.stream("all_gather");
-      shared_.reduce = runtime_.stream("reduce_scatter");
-      shared_.all_reduce = meshes_.replicate.size() > 1 ? runtime_.stream("all_reduce") : 0;
+      const auto stream = [&](const char* name) { return runtime_.stream(in_root(name)); };
+      shared_.copy_in = stream("all_gather_copy_in");
+      shared_.gather = stream("all_gather");
+      shared_.reduce = stream("reduce_scatter");
+      shared_.all_reduce = meshes_.replicate.size() > 1 ? stream("all_reduce") : 0;
       const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
       for (Unit* each : ordered_) {
         for (Parameter& p : each->group.parameters) p.pad_shard();
@@ -346,14 +378,15 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
       }
       unit->group.stage = Stage::idle;
       unit->stage = Stage::idle;
-      unit->group.finish_backward();
+      if (last_backward_) unit->group.finish_backward();
     }
+    callback_queued_ = false;
+    if (!last_backward_) return;
     shared_.forward_order.clear();
     while (!shared_.reducing.empty()) {
       runtime_.wait_event(shared_.reducing.front().event, runtime_.current_stream);
       shared_.reducing.pop_front();
     }
-    callback_queued_ = false;
   }
 
   Fsdp2Job job_;
@@ -363,9 +396,11 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   std::deque<Unit> units_;
   std::vector<Unit*> ordered_;
   std::vector<const tensor::TensorBody*> managed_;  // shards that belong to a unit
+  std::string root_path_;
   Unit* root_ = nullptr;
   Unit* running_root_ = nullptr;  // of the forward that runs
   bool callback_queued_ = false;
+  bool last_backward_ = true;
 };
 
 }  // namespace

@@ -211,7 +211,7 @@ void Group::after_backward() {
   const Scoped<Label> label(runtime_.label, {"reduce_scatter", label_, true});
   for (Parameter& p : parameters) p.add_to_accumulated();
   if (!exchange_gradients) {
-    reshard();
+    if (reshard_after_backward) reshard();
     for (Parameter& p : parameters) p.widen_gradient();
     return;
   }
@@ -230,7 +230,7 @@ void Group::after_backward() {
     with_gradient.push_back(&p);
     gradients.push_back(std::move(gradient));
   }
-  reshard();
+  if (reshard_after_backward) reshard();
   let_reductions_go();
   if (with_gradient.empty()) return;
   if (reduced_)

@@ -66,6 +66,7 @@ class Group {
   bool reshard_after_forward = true;
   bool to_smaller_mesh = false;
   bool exchange_gradients = true;
+  bool reshard_after_backward = true;
 
   void unshard();
   void wait_for_unshard();

@@ -1,0 +1,112 @@
+#include "program/strategies/titan_pipeline.h"
+
+#include <stdexcept>
+
+#include "program/clip.h"
+#include "program/titan_units.h"
+
+namespace shardfit::program {
+
+using model::Machine;
+using model::Module;
+using model::Value;
+using model::ValueList;
+using tensor::Tensor;
+
+namespace {
+
+std::int64_t number(const Machine& machine, const char* name) {
+  const int at = machine.globals.find(name);
+  return machine.globals.values.at(static_cast<std::size_t>(at)).integer;
+}
+
+std::int64_t stages_in_all(const TitanJob& titan) {
+  return titan.pipeline * static_cast<std::int64_t>(titan_stages(titan).size());
+}
+
+}  // namespace
+
+std::vector<const Module*> build_titan_stages(const TrainingJob& job, Machine& machine,
+                                              const model::CompiledClass& model) {
+  const std::vector<std::int64_t> held = titan_stages(*job.titan);
+  const std::int64_t stages = stages_in_all(*job.titan);
+  const std::vector<std::int64_t> layers =
+      titan_stage_layers(stages, number(machine, "num_hidden_layers"));
+  std::vector<const Module*> roots;
+  for (const std::int64_t stage : held) {
+    const std::string path = held.size() > 1 ? "stage" + std::to_string(stage) : "";
+    roots.push_back(machine.build(model,
+                                  {Value::of_bool(stage == 0), Value::of_bool(stage == stages - 1),
+                                   Value::of(layers[static_cast<std::size_t>(stage)])},
+                                  path));
+  }
+  return roots;
+}
+
+TitanPipeline::TitanPipeline(const TrainingJob& job, Machine& machine,
+                             std::vector<const Module*> roots)
+    : job_(job), machine_(machine), roots_(std::move(roots)) {}
+
+void TitanPipeline::wrap(const Module&) {
+  const std::vector<std::int64_t> held = titan_stages(*job_.titan);
+  const std::int64_t stages = stages_in_all(*job_.titan);
+  std::vector<std::unique_ptr<pipelining::Stage>> made;
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    std::unique_ptr<Strategy> sharding;
+    if (job_.fsdp2) {
+      const Fsdp2Job units = titan_stage_units(*job_.fsdp2, held[i] == 0, held[i] == stages - 1);
+      sharding = make_fsdp2(units, machine_);
+      sharding->wrap(*roots_[i]);
+    }
+    shardings_.push_back(std::move(sharding));
+    made.push_back(make_stage(i));
+  }
+  const auto loss = [this](const Tensor& prediction, const Tensor& labels) {
+    const model::CompiledClass* type = machine_.library.find("sum_of_losses");
+    if (!type) throw std::runtime_error("the framework's file has no 'sum_of_losses'");
+    ValueList locals(static_cast<std::size_t>(type->slots));
+    locals[0] = Value::of(prediction);
+    locals[1] = Value::of(labels);
+    Value result;
+    machine_.run(type->forward, nullptr, locals.data(), result);
+    return result.tensor;
+  };
+  const auto make = job_.titan->schedule == TitanSchedule::gpipe
+                        ? pipelining::make_gpipe
+                        : pipelining::make_one_forward_one_backward;
+  schedule_ = make(machine_.runtime, std::move(made), job_.accumulation, loss);
+}
+
+std::unique_ptr<pipelining::Stage> TitanPipeline::make_stage(std::size_t i) {
+  const TitanJob& titan = *job_.titan;
+  pipelining::StageSettings settings;
+  settings.index = titan_stages(titan)[i];
+  settings.stages = stages_in_all(titan);
+  settings.micro_batches = job_.accumulation;
+  settings.rank = static_cast<std::int32_t>(titan.rank);
+  const std::int64_t width = titan.tensor * titan.data;
+  for (std::int64_t s = 0; s < settings.stages; ++s) {
+    settings.ranks.push_back(
+        static_cast<std::int32_t>(titan.rank % width + s % titan.pipeline * width));
+  }
+  const std::int64_t rows = titan.sequence_parallel ? job_.sequence / titan.tensor : job_.sequence;
+  settings.exchanged = {job_.micro_batch, rows, number(machine_, "hidden_size")};
+  settings.dtype = job_.fsdp2 ? job_.fsdp2->compute.value_or(job_.parameters) : job_.parameters;
+  return std::make_unique<pipelining::Stage>(machine_, *roots_[i], shardings_[i].get(), settings);
+}
+
+/// The norm over this stage's parameters, then over all stages
+/// (torchtitan/distributed/utils.py, clip_grad_norm_).
+Tensor TitanPipeline::clip(const std::vector<Tensor>& parameters, bool foreach) {
+  return shardings_.front() ? shardings_.front()->clip(parameters, foreach)
+                            : clip_gradients(parameters, foreach);
+}
+
+Value TitanPipeline::run_step(const Tensor& tokens, const Tensor& labels) {
+  const std::vector<Tensor> losses = schedule_->step(tokens, labels);
+  ValueList list;
+  for (const Tensor& loss : losses) list.push_back(Value::of(loss));
+  return list.empty() ? Value() : Value::of_list(std::move(list));
+}
+
+}  // namespace shardfit::program
