@@ -163,8 +163,10 @@ std::string dry_smoke_text(const PlannedOption& option, const Machine& machine) 
   if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
   text += "would run once, against a reference in double precision on the host:\n";
   for (const SmokeCase& c : smoke_cases(option)) {
-    text += "  " + std::string(c.kind) + " " + dtype_name(c.dtype) + ": ";
-    text += c.test == SmokeTest::none ? "not tested, no kernel of ours is like it" : test_name(c);
+    text += "  " + std::string(c.kind) + " " + dtype_name(c.dtype) +
+            (c.backward ? " backward: " : ": ");
+    text +=
+        c.test == SmokeTest::none ? "not tested: " + c.why : test_name(c) + ", by " + tested_by(c);
     text += "\n";
   }
   return text;
@@ -180,7 +182,10 @@ std::string dry_smoke_json(const PlannedOption& option, const Machine& machine) 
       out.object([&] {
         out.text("kind", c.kind);
         out.text("dtype", dtype_name(c.dtype));
-        out.text("test", c.test == SmokeTest::none ? "" : test_name(c));
+        out.boolean("backward", c.backward);
+        out.text("test", test_name(c));
+        out.text("by", tested_by(c));
+        out.text("not_tested", c.why);
       });
     });
   });

@@ -6,50 +6,63 @@
 #include <string>
 #include <vector>
 
-#include "calibrate/operators.h"
 #include "calibrate/plan_file.h"
 #include "calibrate/reading.h"
+#include "calibrate/small/shape.h"
 
 namespace shardfit::calibrate {
 
+/// What does the operator on the device.
 enum class SmokeTest {
-  none,  // no kernel of ours is like it
-  product,
-  attention,
-  softmax,
-  rms_norm,
-  layer_norm,
-  row_sum,
-  cross_entropy,
-  gather,
+  none,       // nothing: SmokeCase::why
+  product,    // cuBLAS
+  attention,  // kernels that are timed by `run`, too
   adamw,
-  elementwise  // of SmokeCase::op
+  rows,  // of them, those that take rows: SmokeCase::small says which
+  small  // a kernel that is only right (small/operators.h)
 };
-/// One operator kind of the plan in one dtype.
+/// One operator kind of the plan in one dtype and direction.
 struct SmokeCase {
   std::string kind;
   DType dtype = DType::f32;
+  bool backward = false;
   SmokeTest test = SmokeTest::none;
-  Op op = Op::copy;
-  ProductShape shape;  // small: m rows, n columns, k inner or width, groups
+  std::string why;     // there is no test
+  ProductShape shape;  // of products and attention: m rows or tokens, n columns, k inner or width
+  SmallShape small;    // of the others
 };
 
 /// In order of first use over all ranks.
 std::vector<SmokeCase> smoke_cases(const PlannedOption& option);
 SmokeCase smoke_case_of(const Compute& compute);
-/// "product", "silu"; "" for none.
+/// "product", "silu", "gradient of softmax"; "" for none.
 std::string test_name(const SmokeCase& c);
+/// "cuBLAS", "own kernel"; "" for none.
+std::string tested_by(const SmokeCase& c);
 
 /// What the operator should give, and how far from it a right kernel can be.
 struct Reference {
   std::vector<double> values, tolerances;
 };
-/// Inputs are value_at(seed, index), seed 1 the first, rounded to the dtype; see
-/// smoke_reference.cc.
 Reference reference_of(const SmokeCase& c);
+/// Of SmokeTest::rows and small, but for dropout.
+Reference small_reference(const SmokeCase& c);
+/// Dropout is random: each number is dropped or scaled as the mask behind it says, and as many are
+/// kept as should be, within five deviations. The error over what is allowed, as worst_error().
+double dropout_error(const SmokeCase& c, const std::vector<double>& got);
+
+/// Number `index` of input 0 to 3 as the dtype holds it: value_at() with seed input + 1, its
+/// sign for bool, whole numbers up to small_reach() for other integers.
+double smoke_input(const SmokeCase& c, int input, std::int64_t index);
+/// 1000, or 1 where integers make numbers that are none.
+std::int64_t small_reach(const SmokeCase& c);
+/// The dtype of what an operator makes.
+DType small_result(Small what, DType dtype);
 
 /// A number as the dtype (bf16, fp16, fp32) holds it, rounded to nearest even.
 double rounded_to(DType dtype, double value);
+/// One unit in the last place of 1; 0 for integers.
+double unit_of(DType dtype);
 
 struct SmokeResult {
   SmokeCase c;
@@ -58,7 +71,7 @@ struct SmokeResult {
   std::string failure;   // the call that failed; "" where none did
   bool right() const { return failure.empty() && worst <= 1; }
 };
-/// The largest error over its tolerance; infinity for a number that is none.
+/// The largest error over its tolerance; infinity for a number that is none. More than 1 is wrong.
 double worst_error(const Reference& reference, const std::vector<double>& got);
 
 struct SmokeReport {

@@ -91,7 +91,7 @@ TEST_CASE("confirm: a dry run counts what would be done; without a card the run 
   CHECK(run.code == 4);
   const ProgramResult smoke = run_calibrate("smoke plan.json --dry-run", {.folder = plan.folder});
   CHECK(smoke.code == 0);
-  CHECK(has(smoke.out, "addmm bf16: product"));
+  CHECK(has(smoke.out, "addmm bf16: product, by cuBLAS"));
   const ProgramResult products =
       run_calibrate("run --dry-run --only gemm-plan --plan plan.json", {.folder = plan.folder});
   CHECK(has(products.out, "gemm-plan       12 "));
@@ -165,40 +165,6 @@ TEST_CASE("confirm: the verdict is off beyond its tolerances, and says what is")
   r.left = 0;
   r.step_seconds.clear();
   CHECK_FALSE(judge(c).confirmed);
-}
-
-TEST_CASE("smoke: references are what the formulas say, rounded as the dtype is") {
-  using namespace shardfit::calibrate;
-  CHECK(rounded_to(DType::bf16, 1.0 + 0x1p-9) == 1.0);
-  CHECK(rounded_to(DType::bf16, 1.0 + 0x1p-7) == 1.0 + 0x1p-7);
-  CHECK(rounded_to(DType::bf16, 1.0 + 3 * 0x1p-8) == 1.0 + 0x1p-6);  // to even
-  CHECK(rounded_to(DType::f16, 1.0 + 0x1p-11) == 1.0);
-  CHECK(rounded_to(DType::f16, 0x1p-25) == 0);
-  CHECK(rounded_to(DType::f16, 3 * 0x1p-25) == 0x1p-23);
-  CHECK(rounded_to(DType::f32, 0.1) == static_cast<double>(0.1F));
-  SmokeCase softmax{"softmax", DType::bf16, SmokeTest::softmax, Op::copy, {"bf16", 3, 50, 1, 1}};
-  const Reference reference = reference_of(softmax);
-  REQUIRE(reference.values.size() == 150);
-  double sum = 0;
-  for (int i = 0; i < 50; ++i) sum += reference.values[static_cast<std::size_t>(i)];
-  CHECK(sum == doctest::Approx(1).epsilon(1e-12));
-  // A product with a wrong sign, a lost group or a number that is none is seen.
-  SmokeCase product{"mm", DType::bf16, SmokeTest::product, Op::copy, {"bf16", 8, 8, 64, 2}};
-  const Reference right = reference_of(product);
-  CHECK(worst_error(right, right.values) == 0);
-  auto wrong = right.values;
-  for (std::size_t i = 64; i < 128; ++i) wrong[i] = 0;
-  CHECK(worst_error(right, wrong) > 10);
-  wrong = right.values;
-  wrong[5] = std::nan("");
-  CHECK(std::isinf(worst_error(right, wrong)));
-  wrong.pop_back();
-  CHECK(std::isinf(worst_error(right, wrong)));
-  // Rounding the right result to bf16 is within what is allowed.
-  auto rounded = right.values;
-  for (double& value : rounded) value = rounded_to(DType::bf16, value);
-  CHECK(worst_error(right, rounded) <= 1);
-  CHECK(worst_error(right, rounded) > 0);
 }
 
 #ifdef SHARDFIT_CUDA
@@ -404,20 +370,6 @@ TEST_CASE("confirm: NCCL without room for its connections is named, and everythi
   CHECK(has(run.out, "in step 1, at all_reduce model.layers.0: ncclAllReduce: NCCL error"));
   CHECK(has(run.out, "everything was given back"));
   CHECK(has(run.log, "left 0 allocations, 0 bytes, 0 streams, 0 events"));
-}
-
-TEST_CASE("smoke: on the stand-in every operator is launched and none compared; failures count") {
-  const PlanFolder plan(gpt2);
-  const ProgramResult run =
-      run_calibrate("smoke plan.json", {.device = "h200", .folder = plan.folder});
-  CHECK(run.code == 0);
-  CHECK(has(run.out, "launched, not compared"));
-  CHECK(has(run.out, "operator kinds launched, none compared, 0 failed"));
-  CHECK_FALSE(has(run.out, "right,"));
-  const ProgramResult failed = run_calibrate(
-      "smoke plan.json", {.device = "h200", .fail = "cublasGemm:1:7", .folder = plan.folder});
-  CHECK(failed.code == 1);
-  CHECK(has(failed.out, "FAILED: cublasGemmStridedBatchedEx failed with cuBLAS status 7"));
 }
 
 #endif

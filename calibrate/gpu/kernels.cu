@@ -1,4 +1,4 @@
-// All device code, in one unit: nvcc's time is mostly its start.
+// The kernels whose time is taken.
 #include "calibrate/gpu/kernels.h"
 
 #include <cuda_bf16.h>
@@ -92,59 +92,6 @@ __global__ void spin_kernel(long long cycles) {
 }
 
 __global__ void empty_kernel() {}
-
-__device__ inline float apply(Op op, float a, float b) {
-  switch (op) {
-    case Op::add:
-      return a + b;
-    case Op::sub:
-      return a - b;
-    case Op::mul:
-      return a * b;
-    case Op::div:
-      return a / (1.5F + b);
-    case Op::lerp:
-      return a + 0.1F * (b - a);
-    case Op::addcmul:
-      return a + 0.5F * b * b;
-    case Op::addcdiv:
-      return a + 0.5F * b / (1.5F + a);
-    case Op::neg:
-      return -a;
-    case Op::sin:
-      return sinf(a);
-    case Op::cos:
-      return cosf(a);
-    case Op::tanh:
-      return tanhf(a);
-    case Op::sqrt:
-      return sqrtf(fabsf(a));
-    case Op::rsqrt:
-      return rsqrtf(fabsf(a) + 0.1F);
-    case Op::reciprocal:
-      return 1 / (1.5F + a);
-    case Op::square:
-      return a * a;
-    case Op::silu:
-      return a / (1 + expf(-a));
-    case Op::gelu:
-      return 0.5F * a * (1 + erff(a * 0.70710678F));
-    case Op::relu:
-      return fmaxf(a, 0.0F);
-    case Op::exp:
-      return expf(a);
-    default:
-      return a;
-  }
-}
-
-template <class T>
-__global__ void elementwise_kernel(Op op, const T* a, const T* b, T* out, std::int64_t count) {
-  const bool binary = op >= Op::add && op <= Op::addcdiv;
-  for (std::int64_t i = first(); i < count; i += stride()) {
-    store(out, i, apply(op, load(a, i), binary ? load(b, i) : 0.0F));
-  }
-}
 
 template <class T>
 __global__ void softmax_kernel(const T* in, T* out, std::int64_t columns) {
@@ -352,14 +299,6 @@ void nothing(cudaStream_t stream) {
   CUDA(cudaGetLastError());
 }
 
-void elementwise(Op op, const void* a, const void* b, void* out, std::int64_t count,
-                 Element element, cudaStream_t stream) {
-  for_element(element, [&](auto* t) {
-    elementwise_kernel<<<grid_for(count), block, 0, stream>>>(op, in(a, t), in(b, t), to(out, t),
-                                                              count);
-  });
-}
-
 void softmax(const void* x, void* out, std::int64_t rows, std::int64_t columns, Element element,
              cudaStream_t stream) {
   for_element(element, [&](auto* t) {
@@ -429,7 +368,6 @@ int load_all() {
   const auto of_type = [&](auto* t) {
     using T = std::remove_pointer_t<decltype(t)>;
     load_one(fill_kernel<T>);
-    load_one(elementwise_kernel<T>);
     load_one(softmax_kernel<T>);
     load_one(norm_kernel<T>);
     load_one(row_sum_kernel<T>);

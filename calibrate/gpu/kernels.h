@@ -5,8 +5,6 @@
 
 #include <cstdint>
 
-#include "calibrate/operators.h"
-
 namespace shardfit::calibrate::kernels {
 
 enum class Element { f32, bf16, f16 };
@@ -26,9 +24,6 @@ void touch(void* buffer, std::int64_t bytes, std::int64_t moved, cudaStream_t st
 void spin(std::int64_t cycles, cudaStream_t stream);
 void nothing(cudaStream_t stream);
 
-/// out = op(a, b), element by element in fp32; unary ones ignore b.
-void elementwise(Op op, const void* a, const void* b, void* out, std::int64_t count,
-                 Element element, cudaStream_t stream);
 /// Each row's softmax, in fp32 inside.
 void softmax(const void* in, void* out, std::int64_t rows, std::int64_t columns, Element element,
              cudaStream_t stream);

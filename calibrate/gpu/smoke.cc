@@ -3,11 +3,11 @@
 
 #include <cmath>
 #include <cstring>
-#include <optional>
 
 #include "calibrate/gpu/blas.h"
 #include "calibrate/gpu/kernels.h"
 #include "calibrate/gpu/session.h"
+#include "calibrate/gpu/small_kernels.h"
 
 namespace shardfit::calibrate {
 
@@ -34,105 +34,160 @@ double half_value(DType dtype, std::uint16_t bits) {
   return bits >> 15 ? -value : value;
 }
 
+/// Element `i` of bytes from the device.
+double number_at(const std::vector<char>& bytes, std::size_t i, DType dtype) {
+  const auto as = [&](auto value) {
+    std::memcpy(&value, bytes.data() + i * sizeof value, sizeof value);
+    return value;
+  };
+  switch (dtype) {
+    case DType::f64:
+      return as(double{});
+    case DType::f32:
+      return static_cast<double>(as(float{}));
+    case DType::bf16:
+    case DType::f16:
+      return half_value(dtype, as(std::uint16_t{}));
+    case DType::i64:
+      return static_cast<double>(as(std::int64_t{}));
+    case DType::i32:
+      return as(std::int32_t{});
+    case DType::i16:
+      return as(std::int16_t{});
+    case DType::i8:
+      return as(std::int8_t{});
+    default:
+      return as(std::uint8_t{});
+  }
+}
+
 std::vector<double> numbers_of(const Buffer& buffer, std::int64_t count, DType dtype) {
-  const bool half = is_half(dtype);
-  std::vector<char> bytes(static_cast<std::size_t>(count * (half ? 2 : 4)));
+  std::vector<char> bytes(static_cast<std::size_t>(count * element_size(dtype)));
   CUDA(cudaMemcpy(bytes.data(), buffer.data(), bytes.size(), cudaMemcpyDeviceToHost));
-  std::vector<double> numbers(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < numbers.size(); ++i) {
-    if (half) {
-      std::uint16_t bits = 0;
-      std::memcpy(&bits, bytes.data() + 2 * i, 2);
-      numbers[i] = half_value(dtype, bits);
-    } else {
-      float value = 0;
-      std::memcpy(&value, bytes.data() + 4 * i, 4);
-      numbers[i] = value;
-    }
+  std::vector<double> numbers;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
+    numbers.push_back(number_at(bytes, i, dtype));
   }
   return numbers;
 }
 
-/// Inputs of `count` elements, made with seeds 1, 2, ... as the references have them.
+/// Inputs with seeds 1, 2, ... as the references have them.
 class Inputs {
  public:
-  Inputs(std::int64_t count, Element element, cudaStream_t stream)
-      : count_(count), element_(element), stream_(stream) {}
-  void* next(std::int64_t count = 0) {
-    if (count == 0) count = count_;
-    buffers_.emplace_back(count * kernels::element_bytes(element_));
-    kernels::fill(buffers_.back().data(), count, element_,
-                  static_cast<std::uint32_t>(buffers_.size()), stream_);
+  Inputs(DType dtype, cudaStream_t stream, std::int64_t reach = 1)
+      : dtype_(dtype), stream_(stream), reach_(reach) {}
+  void* next(std::int64_t count) {
+    buffers_.emplace_back(count * element_size(dtype_));
+    kernels::small_fill(buffers_.back().data(), count, dtype_,
+                        static_cast<std::uint32_t>(buffers_.size()), reach_, stream_);
     return buffers_.back().data();
   }
 
  private:
-  std::int64_t count_;
-  Element element_;
+  DType dtype_;
   cudaStream_t stream_;
+  std::int64_t reach_;
   std::vector<Buffer> buffers_;
 };
 
-Buffer indices(std::int64_t rows, std::int64_t factor, std::int64_t modulus) {
-  std::vector<std::int64_t> index;
-  for (std::int64_t r = 0; r < rows; ++r) index.push_back(factor * r % modulus);
-  Buffer buffer(rows * 8);
-  CUDA(cudaMemcpy(buffer.data(), index.data(), index.size() * 8, cudaMemcpyHostToDevice));
-  return buffer;
+std::vector<double> product(const SmokeCase& c, Blas& blas, cudaStream_t stream) {
+  const ProductShape& s = c.shape;
+  Inputs inputs(c.dtype, stream);
+  const std::int64_t count = s.groups * s.m * s.n;
+  const Buffer out(count * 4);
+  void* a = inputs.next(s.groups * s.m * s.k);
+  void* b = inputs.next(s.groups * s.k * s.n);
+  blas.set_stream(stream);
+  blas.product(s, a, b, out.data());
+  CUDA(cudaStreamSynchronize(stream));
+  return numbers_of(out, count, c.dtype);
 }
 
-/// The product through cuBLAS, everything else by our own kernels.
-std::vector<double> got(const SmokeCase& c, Blas& blas, cudaStream_t stream) {
+std::vector<double> attention(const SmokeCase& c, cudaStream_t stream) {
   const ProductShape& s = c.shape;
+  Inputs inputs(c.dtype, stream);
+  const std::int64_t count = s.groups * s.m * s.k;
+  const Buffer out(count * element_size(c.dtype));
+  void *q = inputs.next(count), *k = inputs.next(count), *v = inputs.next(count);
+  kernels::attention(q, k, v, out.data(), s.groups, s.m, s.k, true, element_of(c.dtype), stream);
+  CUDA(cudaStreamSynchronize(stream));
+  return numbers_of(out, count, c.dtype);
+}
+
+std::vector<double> adamw(const SmokeCase& c, cudaStream_t stream) {
+  Inputs inputs(DType::f32, stream);
+  const std::int64_t count = c.small.rows * c.small.columns;
+  void *p = inputs.next(count), *g = inputs.next(count), *m = inputs.next(count);
+  const Buffer square(count * 4), out(count * 4);
+  const auto bytes = static_cast<std::size_t>(count * 4);
+  CUDA(cudaMemsetAsync(square.data(), 0, bytes, stream));
+  kernels::adamw(static_cast<float*>(p), static_cast<const float*>(g), static_cast<float*>(m),
+                 square.as<float>(), count, {}, stream);
+  CUDA(cudaMemcpyAsync(out.data(), p, bytes, cudaMemcpyDeviceToDevice, stream));
+  CUDA(cudaStreamSynchronize(stream));
+  return numbers_of(out, count, DType::f32);
+}
+
+/// By the kernels that `run` times.
+std::vector<double> rows(const SmokeCase& c, cudaStream_t stream) {
+  const std::int64_t m = c.small.rows, n = c.small.columns;
   const Element element = element_of(c.dtype);
-  const bool products = c.test == SmokeTest::product, attends = c.test == SmokeTest::attention;
-  std::int64_t count = s.m * s.n;
-  if (products) count *= s.groups;
-  if (attends) count = s.groups * s.m * s.k;
-  const bool rows = c.test == SmokeTest::row_sum || c.test == SmokeTest::cross_entropy;
-  const bool adamw = c.test == SmokeTest::adamw;
-  const Buffer out(std::max<std::int64_t>(16, (rows ? s.m : count) * 4));
-  Inputs inputs(count, adamw ? Element::f32 : element, stream);
-  if (products) {
-    void* a = inputs.next(s.groups * s.m * s.k);
-    void* b = inputs.next(s.groups * s.k * s.n);
-    blas.set_stream(stream);
-    blas.product(s, a, b, out.data());
-  } else if (attends) {
-    void *q = inputs.next(), *k = inputs.next(), *v = inputs.next();
-    kernels::attention(q, k, v, out.data(), s.groups, s.m, s.k, true, element, stream);
-  } else if (c.test == SmokeTest::softmax) {
-    kernels::softmax(inputs.next(), out.data(), s.m, s.n, element, stream);
-  } else if (c.test == SmokeTest::rms_norm || c.test == SmokeTest::layer_norm) {
-    kernels::norm(inputs.next(), out.data(), s.m, s.n, c.test == SmokeTest::layer_norm, element,
-                  stream);
-  } else if (c.test == SmokeTest::row_sum) {
-    kernels::row_sum(inputs.next(), out.as<float>(), s.m, s.n, element, stream);
-  } else if (c.test == SmokeTest::cross_entropy) {
-    const Buffer labels = indices(s.m, 1, s.n);
-    kernels::cross_entropy(inputs.next(), labels.as<std::int64_t>(), out.as<float>(), s.m, s.n,
-                           element, stream);
+  Inputs inputs(c.dtype, stream);
+  const void* in = inputs.next(m * n);
+  const Buffer out(m * n * 4);
+  if (c.small.what == Small::sum) {
+    kernels::row_sum(in, out.as<float>(), m, n, element, stream);
     CUDA(cudaStreamSynchronize(stream));
-  } else if (c.test == SmokeTest::gather) {
-    const Buffer index = indices(s.m, 7, s.m);
-    kernels::gather(inputs.next(), index.as<std::int64_t>(), out.data(), s.m, s.n, element, stream);
-    CUDA(cudaStreamSynchronize(stream));
-  } else if (adamw) {
-    void *p = inputs.next(), *g = inputs.next(), *m = inputs.next();
-    const Buffer square(count * 4);
-    CUDA(cudaMemset(square.data(), 0, static_cast<std::size_t>(square.bytes())));
-    CUDA(cudaDeviceSynchronize());
-    kernels::adamw(static_cast<float*>(p), static_cast<const float*>(g), static_cast<float*>(m),
-                   square.as<float>(), count, {}, stream);
-    CUDA(cudaMemcpyAsync(out.data(), p, static_cast<std::size_t>(count * 4),
-                         cudaMemcpyDeviceToDevice, stream));
-    CUDA(cudaStreamSynchronize(stream));
+    return numbers_of(out, m, DType::f32);
+  }
+  std::vector<std::int64_t> places;
+  for (std::int64_t r = 0; r < m; ++r) places.push_back(embedded(r, m));
+  const Buffer index(m * 8);
+  CUDA(cudaMemcpy(index.data(), places.data(), places.size() * 8, cudaMemcpyHostToDevice));
+  if (c.small.what == Small::softmax) {
+    kernels::softmax(in, out.data(), m, n, element, stream);
+  } else if (c.small.what == Small::embedding) {
+    kernels::gather(in, index.as<std::int64_t>(), out.data(), m, n, element, stream);
   } else {
-    void *a = inputs.next(), *b = inputs.next();
-    kernels::elementwise(c.op, a, b, out.data(), count, element, stream);
+    kernels::norm(in, out.data(), m, n, c.small.what == Small::layer_norm, element, stream);
   }
   CUDA(cudaStreamSynchronize(stream));
-  return numbers_of(out, rows ? s.m : count, rows || adamw ? DType::f32 : c.dtype);
+  return numbers_of(out, m * n, c.dtype);
+}
+
+std::vector<double> small(const SmokeCase& c, cudaStream_t stream) {
+  const SmallShape& s = c.small;
+  const DType result = small_result(s.what, c.dtype);
+  Inputs inputs(c.dtype, stream, small_reach(c));
+  const void* in[4] = {};
+  for (int i = 0; i < 4; ++i) in[i] = inputs.next(s.rows * input_a_row(s, i));
+  const std::int64_t count = s.rows * result_a_row(s);
+  const Buffer out(count * element_size(result));
+  kernels::small(s, in, c.dtype, out.data(), result, stream);
+  CUDA(cudaStreamSynchronize(stream));
+  return numbers_of(out, count, result);
+}
+
+std::vector<double> got(const SmokeCase& c, Blas& blas, cudaStream_t stream) {
+  switch (c.test) {
+    case SmokeTest::product:
+      return product(c, blas, stream);
+    case SmokeTest::attention:
+      return attention(c, stream);
+    case SmokeTest::adamw:
+      return adamw(c, stream);
+    case SmokeTest::rows:
+      return rows(c, stream);
+    default:
+      return small(c, stream);
+  }
+}
+
+/// How far a result is from right, over what is allowed.
+double error_of(const SmokeCase& c, const std::vector<double>& numbers) {
+  const bool random = c.small.what == Small::dropout && !c.small.backward;
+  if (c.test == SmokeTest::small && random) return dropout_error(c, numbers);
+  return worst_error(reference_of(c), numbers);
 }
 
 }  // namespace
@@ -151,7 +206,7 @@ SmokeReport run_smoke(const Machine& machine, const PlannedOption& option) {
     if (c.test != SmokeTest::none) {
       try {
         const std::vector<double> numbers = got(c, blas, stream);
-        if (result.compared) result.worst = worst_error(reference_of(c), numbers);
+        if (result.compared) result.worst = error_of(c, numbers);
       } catch (const std::exception& error) {
         result.failure = error.what();
       }
