@@ -241,6 +241,86 @@ TEST_CASE("where nothing fits the search says so with a proof and shows what is 
   CHECK(done.out.find("micro-batch 1, accumulation 16") != std::string::npos);
 }
 
+TEST_CASE(
+    "where blocks differ the search chooses among all of them, and does better than the first N") {
+  // 12 blocks of text, then 12 of images, which are smaller.
+  const auto small_card = card(8000);
+  const auto step_of = [&](const std::string& recompute) {
+    const auto done = run_command(
+        "shardfit plan --model clip-vit-base-patch32 --framework plain-pytorch --sequence 77 "
+        "--micro-batch 128 --device-profile " +
+        small_card.path + " --on card --json --recompute " + recompute);
+    rapidjson::Document plan;
+    plan.Parse(done.out.c_str());
+    REQUIRE_MESSAGE(!plan.HasParseError(), done.err);
+    return plan;
+  };
+  const auto searched = step_of("auto");
+  const Value& option = searched["options"][0];
+  REQUIRE(option["verdict"] == "fits");
+  const std::string words = option["search"]["best"][0]["configuration"]["recompute"].GetString();
+  REQUIRE(words.starts_with("selective:blocks-"));
+  const double step = option["step_seconds"].GetDouble();
+  // Given as a person's own word it is the same job.
+  const auto told = step_of(words);
+  CHECK(told["options"][0]["step_seconds"] == option["step_seconds"]);
+  CHECK(told["options"][0]["gpus"][0]["needed_bytes"] == option["gpus"][0]["needed_bytes"]);
+  int first_that_fits = 0;
+  for (int n = 1; n < 24 && first_that_fits == 0; ++n) {
+    const auto first = step_of("selective:first-" + std::to_string(n) + "-blocks");
+    if (first["options"][0]["verdict"] != "fits") continue;
+    first_that_fits = n;
+    CHECK(step < first["options"][0]["step_seconds"].GetDouble());
+  }
+  CHECK(first_that_fits > 1);
+}
+
+TEST_CASE("layers of a pipeline are cut so that no other cut that fits is 2 % better") {
+  struct Case {
+    std::string vocabulary, micro_batch;
+    std::int64_t mebibytes;
+  };
+  // A head that works as much as several layers; then a card on which equal stages do not fit.
+  for (const Case& c : {Case{"50257", "4", 20000}, Case{"8192", "16", 4050}}) {
+    CAPTURE(c.vocabulary);
+    const auto file = card(c.mebibytes);
+    const test::TemporaryFile model(
+        R"({"model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 512,
+ "vocab_size": )" +
+        c.vocabulary + "}");
+    const auto run = [&](const std::string& more) {
+      const auto done = run_command("shardfit plan --model " + model.path +
+                                    " --framework megatron --parallel pipeline --sequence 512 "
+                                    "--accumulation 8 --micro-batch " +
+                                    c.micro_batch + " --device-profile " + file.path +
+                                    " --on 3xcard --json" + more);
+      rapidjson::Document plan;
+      plan.Parse(done.out.c_str());
+      REQUIRE_MESSAGE(!plan.HasParseError(), done.err);
+      return plan;
+    };
+    double best = std::numeric_limits<double>::infinity(), even = best;
+    int fit = 0;
+    for (int a = 1; a <= 6; ++a) {
+      for (int b = 1; a + b <= 7; ++b) {
+        const auto plan = run(" --stage-layers " + std::to_string(a) + "," + std::to_string(b) +
+                              "," + std::to_string(8 - a - b));
+        if (plan["options"][0]["verdict"] != "fits") continue;
+        ++fit;
+        const double step = plan["options"][0]["step_seconds"].GetDouble();
+        best = std::min(best, step);
+        if (a == 3 && b == 3) even = step;
+      }
+    }
+    CHECK(fit > 0);
+    const auto searched = run(" --objective step");
+    const Value& option = searched["options"][0];
+    REQUIRE(option["verdict"] == "fits");
+    CHECK(option["step_seconds"].GetDouble() <= best * 1.02);
+    CHECK(option["step_seconds"].GetDouble() < even);
+  }
+}
+
 TEST_CASE("the first N blocks recomputed lie between none and all of them") {
   const auto needed = [](const std::string& recompute) {
     const auto plan = json_of(

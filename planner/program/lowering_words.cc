@@ -200,12 +200,22 @@ std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) c
   return out;
 }
 
-std::int64_t Lowering::recompute_units(const std::string& head) const {
-  std::int64_t units = 0;
+std::vector<std::string> Lowering::recompute_unit_paths(const std::string& head) const {
+  std::vector<std::string> paths;
   build_model(family_, model_, head, [&](Machine& machine, const Module&) {
-    for (const Module& m : machine.modules) units += m.type->spec->recompute_unit ? 1 : 0;
+    for (const Module& m : machine.modules) {
+      if (m.type->spec->recompute_unit) paths.push_back(m.path);
+    }
   });
-  return units;
+  return paths;
+}
+
+std::int64_t Lowering::pipeline_layers() const {
+  if (family_->framework != "megatron") return 0;
+  model::Globals globals;
+  model::set_dimensions(*family_, model_, globals);
+  const int at = globals.find("num_layers");
+  return at < 0 ? 0 : globals.values[static_cast<std::size_t>(at)].integer;
 }
 
 std::int64_t Lowering::parameter_count() const {

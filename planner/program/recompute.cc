@@ -1,5 +1,6 @@
 #include "program/recompute.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 
@@ -106,6 +107,12 @@ class SelectiveStorage {
 bool selective(Recompute policy) {
   return policy == Recompute::save_attention || policy == Recompute::save_attention_matmul ||
          policy == Recompute::save_attention_matmul_half;
+}
+
+/// Whole blocks, some of them.
+bool by_number(Recompute policy) {
+  return policy == Recompute::every_second || policy == Recompute::first_blocks ||
+         policy == Recompute::chosen_blocks;
 }
 
 struct Holder;
@@ -304,12 +311,16 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
   const std::int64_t first = job.recompute_blocks;
   const bool early_stop = job.early_stop;
   const std::int64_t from = job.recompute_from;
+  const std::vector<std::int64_t> chosen = job.chosen_blocks;
   machine.recompute = [=, &machine, &state](const Module& module, ValueList arguments) {
-    if (policy == Recompute::every_second || policy == Recompute::first_blocks) {
+    if (by_number(policy)) {
       const auto [it, fresh] = state.order.emplace(&module, state.calls);
       if (fresh) ++state.calls;
-      const bool whole =
-          policy == Recompute::first_blocks ? it->second < first : it->second % 2 == from;
+      const std::int64_t number = it->second;
+      const bool whole = policy == Recompute::first_blocks ? number < first
+                         : policy == Recompute::chosen_blocks
+                             ? std::binary_search(chosen.begin(), chosen.end(), number)
+                             : number % 2 == from;
       if (!whole) return machine.forward(module, arguments);
     }
     if (is_reentrant) return reentrant(machine, module, std::move(arguments));

@@ -299,7 +299,7 @@ void throw_if_any(const std::vector<DegreeFault>& faults, const spec::ModelSpec&
 }
 
 /// A job in Megatron's terms: half precision is the model's own, fp32 is the optimizer's; full
-/// recompute is of every layer. Throws InputError for what Megatron's program has no place for.
+/// recompute is of every layer, or of the first ones of each stage. Throws InputError for what Megatron's program has no place for.
 TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
   const auto refuse = [&](const char* what) {
     throw InputError(model.where,
@@ -315,6 +315,9 @@ TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
   if (!job.megatron) job.megatron = MegatronJob{};
   if (job.recompute == Recompute::full) {
     job.megatron->recompute = MegatronJob::Recompute::full;
+  } else if (job.recompute == Recompute::first_blocks) {  // recompute_method block, of each stage
+    job.megatron->recompute = MegatronJob::Recompute::full_block;
+    job.megatron->recompute_layers = job.recompute_blocks;
   } else if (job.recompute != Recompute::none) {
     refuse("recompute by operator");
   }

@@ -24,6 +24,7 @@ enum class Recompute : std::uint8_t {
   none,
   full,            // every block
   first_blocks,    // the first `recompute_blocks` of them
+  chosen_blocks,   // those of `chosen_blocks`
   every_second,    // every second block
   save_attention,  // keep attention outputs, recompute the rest
   save_attention_matmul,
@@ -81,7 +82,8 @@ struct TrainingJob {
   std::string loss = "full_logits_fp32";
   Recompute recompute = Recompute::none;
   std::int64_t recompute_blocks = 0;
-  std::int64_t recompute_from = 0;  // of every second block: the first that recomputes
+  std::vector<std::int64_t> chosen_blocks;  // in the order they first run, counted from 0
+  std::int64_t recompute_from = 0;          // of every second block: the first that recomputes
   bool reentrant = false;
   bool early_stop = true;              // recomputation ends with the last tensor that is wanted
   bool optimizer_in_backward = false;  // one a parameter, as soon as its gradient is there
@@ -139,7 +141,13 @@ class Lowering {
   std::vector<LinearModule> linears(const std::string& head) const;
 
   /// Modules that gradient checkpointing wraps, one by one (blocks).
-  std::int64_t recompute_units(const std::string& head) const;
+  std::int64_t recompute_units(const std::string& head) const {
+    return static_cast<std::int64_t>(recompute_unit_paths(head).size());
+  }
+  /// Their paths, in order of construction.
+  std::vector<std::string> recompute_unit_paths(const std::string& head) const;
+  /// Layers that Megatron-core's pipelines split; 0 for other programs.
+  std::int64_t pipeline_layers() const;
 
   const spec::ModelSpec& model() const { return model_; }
   const spec::FamilySpec& family() const { return *family_; }

@@ -9,6 +9,7 @@
 #include "report/report.h"
 #include "search/joint.h"
 #include "search/sharing.h"
+#include "search/stage_cut.h"
 
 namespace shardfit::report {
 namespace {
@@ -284,6 +285,7 @@ void write_found(JsonWriter& json, const search::Found& found) {
   json.number("micro_batch", c.micro_batch);
   json.number("accumulation", c.accumulation);
   json.text("recompute", c.recompute_words());
+  if (!c.stage_layers.empty()) json.text("stage_layers", search::cut_words(c.stage_layers));
   json.text("verdict", verdict_text(found.verdict));
   json.number("needed_bytes", found.needed);
   json.number("headroom_bytes", found.headroom);

@@ -2,11 +2,11 @@
 // strategy. Each is simulated anew as a whole option.
 
 #include <algorithm>
-#include <numeric>
 
 #include "search/imbalance.h"
 #include "search/plan.h"
 #include "search/sharing.h"
+#include "search/stage_cut.h"
 
 namespace shardfit::search {
 namespace {
@@ -39,119 +39,19 @@ Fix simulate(const Option& option, Parallel parallel, RankJob job, std::string w
                 std::move(words));
 }
 
-/// Layers each stage holds now.
-std::vector<std::int64_t> layers_of(const Option& option, std::int64_t all) {
-  const program::MegatronJob& job = *option.job.job.megatron;
-  if (!job.stage_layers.empty()) return job.stage_layers;
-  return std::vector<std::int64_t>(static_cast<std::size_t>(job.pipeline), all / job.pipeline);
-}
-
-/// Layers of the whole model, as its stages' programs number them.
-std::int64_t count_layers(const Option& option) {
-  constexpr std::string_view prefix = "decoder.layers.";
-  const program::MegatronJob& job = *option.job.job.megatron;
-  std::int64_t all = 0;
-  for (const Gpu& gpu : option.gpus) {
-    if (gpu.rank % (job.tensor * job.data) != 0) continue;  // one rank a stage
-    std::int64_t own = 0;
-    for (const std::string& path : gpu.program->modules) {
-      if (!path.starts_with(prefix)) continue;
-      own = std::max<std::int64_t>(own, std::stoll(path.substr(prefix.size())) + 1);
-    }
-    all += own;
-  }
-  return all;
-}
-
-/// Bytes at the peak that belong to one layer of a GPU's stage: its parameters with gradients and
-/// states, and the activations of all passes in flight.
-double bytes_a_layer(const Gpu& gpu, std::int64_t layers) {
-  const Program& program = *gpu.program;
-  const auto of = [&](Category c) {
-    return static_cast<double>(gpu.peak.allocated_by[static_cast<std::size_t>(c)]);
-  };
-  double parameters = 0, activations = 0;
-  for (const run::LiveStorage& live : gpu.peak.live) {
-    const StorageInfo& storage = program.storages[live.storage];
-    if (!program.modules[storage.module].starts_with("decoder.layers.")) continue;
-    const auto bytes = static_cast<double>(live.block_bytes);
-    if (storage.category == Category::parameter) parameters += bytes;
-    if (storage.category == Category::activation) activations += bytes;
-  }
-  const double all = std::max(1.0, of(Category::parameter));
-  const double with = of(Category::gradient) + of(Category::optimizer_state);
-  return (parameters * (1 + with / all) + activations) / static_cast<double>(layers);
-}
-
-/// Moves layers one by one from where a linear estimate is highest to where it is lowest, as long
-/// as the highest falls.
-std::vector<std::int64_t> even_out(std::vector<std::int64_t> layers, std::vector<double> load,
-                                   const std::vector<double>& a_layer) {
-  while (true) {
-    const auto most =
-        static_cast<std::size_t>(std::max_element(load.begin(), load.end()) - load.begin());
-    std::size_t best = most;
-    for (std::size_t s = 0; s < load.size(); ++s) {
-      if (s == most) continue;
-      if (best == most || load[s] + a_layer[s] < load[best] + a_layer[best]) best = s;
-    }
-    if (layers[most] <= 1 || load[best] + a_layer[best] >= load[most]) return layers;
-    --layers[most];
-    ++layers[best];
-    load[most] -= a_layer[most];
-    load[best] += a_layer[best];
-  }
-}
-
-/// "6,9,9,8".
-std::string listed(const std::vector<std::int64_t>& layers) {
-  std::vector<std::string> texts;
-  for (const std::int64_t n : layers) texts.push_back(std::to_string(n));
-  return join(texts, ",");
-}
-
-/// The same as Megatron's pipeline_model_parallel_layout takes it: E embedding, t a layer, L head
-/// and loss (megatron/core/transformer/pipeline_parallel_layer_layout.py).
-std::string layout(const std::vector<std::int64_t>& layers) {
-  std::string text = "E";
-  for (std::size_t s = 0; s < layers.size(); ++s) {
-    text += (s > 0 ? "|t*" : "t*") + std::to_string(layers[s]);
-  }
-  return text + "L";
-}
-
-/// Another split of the layers that lowers the need, or the busy time, of the stage with most.
+/// The split of the layers that lowers the need, or the busy time, of the stage with most.
 std::optional<Fix> other_layers(const Option& option, Kind kind) {
-  const program::MegatronJob& job = *option.job.job.megatron;
-  const std::int64_t all = count_layers(option);
-  if (job.virtual_stages > 1 || all < job.pipeline) return {};
-  const std::vector<std::int64_t> now = layers_of(option, all);
-  std::vector<double> load(now.size(), 0), a_layer(now.size(), 0);
-  for (std::size_t i = 0; i < option.gpus.size(); ++i) {
-    const Gpu& gpu = option.gpus[i];
-    const auto stage = static_cast<std::size_t>(gpu.rank / (job.tensor * job.data));
-    const std::int64_t layers = now[stage];
-    const double own = kind == Kind::time ? option.timing->busy_seconds[i]
-                                          : static_cast<double>(gpu.judgement.needed);
-    load[stage] = std::max(load[stage], own);
-    if (kind != Kind::time) {
-      a_layer[stage] = std::max(a_layer[stage], bytes_a_layer(gpu, layers));
-    }
-  }
-  if (kind == Kind::time) {  // of the stage that has little else
-    double least = load[0] / static_cast<double>(now[0]);
-    for (std::size_t s = 0; s < load.size(); ++s) {
-      least = std::min(least, load[s] / static_cast<double>(now[s]));
-    }
-    std::fill(a_layer.begin(), a_layer.end(), least);
-  }
-  const std::vector<std::int64_t> then = even_out(now, load, a_layer);
-  if (then == now) return {};
+  if (option.job.job.megatron->virtual_stages > 1) return {};
+  const StageLoads loads = stage_loads(option);
+  const bool time = kind == Kind::time;
+  const auto budget = static_cast<double>(option.gpus.front().judgement.budget);
+  const auto then = best_cut(loads, time ? CutAim::shortest : CutAim::smallest, budget);
+  if (!then || then->layers == loads.layers) return {};
   RankJob changed = unshared(option);
-  changed.job.megatron->stage_layers = then;
-  return simulate(
-      option, option.parallel, std::move(changed),
-      "stage-layers " + listed(then) + " (pipeline_model_parallel_layout " + layout(then) + ")");
+  changed.job.megatron->stage_layers = then->layers;
+  return simulate(option, option.parallel, std::move(changed),
+                  "stage-layers " + cut_words(then->layers) + " (pipeline_model_parallel_layout " +
+                      layout_words(then->layers) + ")");
 }
 
 /// Half the samples a pass, twice the passes.

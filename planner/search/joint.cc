@@ -10,6 +10,7 @@
 #include "base/format.h"
 #include "search/joint_space.h"
 #include "search/sharing.h"
+#include "search/stage_cut.h"
 
 namespace shardfit::search {
 namespace {
@@ -82,6 +83,7 @@ class Search {
  private:
   bool counts(const Point& point, Objective objective) const {
     if (!foreign_ && space_.foreign(point)) return false;
+    if (point.cut == CutAim::smallest && objective != Objective::memory) return false;
     // Independent runs make no step shorter and hold no more than one card's job.
     return objective == Objective::throughput || !shared_ || space_.shares(point);
   }
@@ -171,6 +173,10 @@ Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> o
     if (without && !point.time_bounded) {
       if (!without->timing) space_.run(*without, false);
       space_.bound_time(point);
+      open.push({bound_of(point, objective), i});
+      continue;
+    }
+    if (space_.bound_cut(point) && bound_of(point, objective) > bound) {
       open.push({bound_of(point, objective), i});
       continue;
     }
@@ -288,13 +294,9 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
   }
   std::sort(dearer.begin(), dearer.end(),
             [](const Point* a, const Point* b) { return a->least < b->least; });
-  if (chosen.blocks > 1) {  // one block less to recompute
+  if (chosen.blocks > 0) {  // a little less to recompute
     extra.push_back(chosen);
-    Point& fewer = extra.back();
-    fewer.found.reset();
-    fewer.blocks -= 1;
-    fewer.configuration.recompute.policy = "first-" + std::to_string(fewer.blocks) + "-blocks";
-    dearer.insert(dearer.begin(), &fewer);
+    if (space_.lessen(extra.back())) dearer.insert(dearer.begin(), &extra.back());
   }
   int tried = 0;
   for (Point* point : dearer) {
@@ -370,7 +372,8 @@ std::string Configuration::recompute_words() const {
 std::string Configuration::words() const {
   return (parallel == Parallel::none ? "" : name_of(parallel, split) + ", ") + "micro-batch " +
          format_count(micro_batch) + ", accumulation " + format_count(accumulation) +
-         ", recompute " + recompute_words();
+         ", recompute " + recompute_words() +
+         (stage_layers.empty() ? "" : ", stage-layers " + cut_words(stage_layers));
 }
 
 double ShadowPrice::seconds_per_gib() const {

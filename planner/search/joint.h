@@ -21,6 +21,7 @@ struct Configuration {
   spec::Split split;
   std::int64_t micro_batch = 1, accumulation = 1;
   spec::Recompute recompute;
+  std::vector<std::int64_t> stage_layers;  // of a pipeline; empty: as the job says
   /// "full", "selective:first-3-blocks".
   std::string recompute_words() const;
   /// "fsdp2, micro-batch 2, accumulation 4, recompute full"; without the way to share for one GPU.

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "run/memory_clock.h"
+#include "search/block_levels.h"
 #include "search/sharing.h"
 
 namespace shardfit::search {
@@ -17,6 +18,9 @@ using spec::RecomputeKind;
 
 /// Micro-batches tried where no global batch bounds them.
 constexpr std::int64_t most_micro_batch = 4096;
+
+/// As a profile lists it.
+const std::string any_first_blocks = "first-N-blocks";
 
 std::vector<std::int64_t> divisors_of(std::int64_t n) {
   std::vector<std::int64_t> divisors;
@@ -63,7 +67,7 @@ std::vector<Policy> policies_of(const spec::OptionSpec& spec, const Way& way) {
       if (!offers_policy(way.job.profile, policy.name)) continue;
       out.push_back({{RecomputeKind::selective, policy.name}, policy.kind, false});
     }
-    if (offers_policy(way.job.profile, "first-N-blocks")) {
+    if (offers_policy(way.job.profile, any_first_blocks)) {
       out.push_back({{RecomputeKind::selective, ""}, program::Recompute::first_blocks, true});
     }
   }
@@ -100,8 +104,9 @@ JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
   const auto blocks = std::find_if(policies_.begin(), policies_.end(),
                                    [](const Policy& policy) { return policy.some_blocks; });
   if (blocks != policies_.end()) {
-    units_ = ways_.front().lowering->recompute_units(ways_.front().job.job.head);
-    if (units_ < 2) policies_.erase(blocks);
+    const Way& front = ways_.front();
+    units_ = front.lowering->recompute_unit_paths(front.job.job.head);
+    if (units_of(0) < 2) policies_.erase(blocks);
   }
   accuracy_ = accuracy_of(ways_.front().job.profile.framework,
                           spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
@@ -117,10 +122,14 @@ void JointSpace::add_points() {
     const spec::Split split = split_of(way.job.job, way.parallel, spec_.cluster.count);
     for (std::size_t p = 0; p < policies_.size(); ++p) {
       const bool selective = policies_[p].words.kind == RecomputeKind::selective;
-      if (selective && !way.job.profile.selective) continue;
+      const std::string& word =
+          policies_[p].some_blocks ? any_first_blocks : policies_[p].words.policy;
+      if (selective && !(way.job.profile.selective && offers_policy(way.job.profile, word)))
+        continue;
       for (const Batches& batch : batches_of(spec_, way)) {
         Point point;
-        point.configuration = {way.parallel, split, batch.micro, batch.passes, policies_[p].words};
+        point.configuration = {way.parallel,       split, batch.micro, batch.passes,
+                               policies_[p].words, {}};
         point.way = w;
         point.policy = p;
         // A schedule may ask for micro-batches in whole rounds.
@@ -129,6 +138,17 @@ void JointSpace::add_points() {
       }
     }
   }
+  const std::size_t uncut = points_.size();
+  for (std::size_t i = 0; i < uncut; ++i) add_cuts(i);
+}
+
+/// Blocks of which some may be run again: of a pipeline, those of its fullest stage.
+std::int64_t JointSpace::units_of(std::size_t way) const {
+  const auto& megatron = ways_[way].job.job.megatron;
+  if (!megatron) return static_cast<std::int64_t>(units_.size());
+  const std::vector<std::int64_t>& stages = megatron->stage_layers;
+  if (!stages.empty()) return *std::max_element(stages.begin(), stages.end());
+  return ways_[way].lowering->pipeline_layers() / (megatron->pipeline * megatron->virtual_stages);
 }
 
 Point& JointSpace::frugal() {
@@ -163,10 +183,9 @@ std::int64_t JointSpace::budget(const Point& point) const {
   return cards_[point.way].usable - cards_[point.way].outside();
 }
 
-double JointSpace::flops(std::size_t policy, std::int64_t blocks) const {
-  if (!policies_[policy].some_blocks) return flops_[policy];
-  const double part = static_cast<double>(blocks) / static_cast<double>(units_);
-  return flops_.front() + part * (flops_.back() - flops_.front());
+/// Of blocks that may differ, the one that is run again may have hardly any.
+double JointSpace::least_flops(std::size_t policy) const {
+  return policies_[policy].some_blocks ? flops_.front() : flops_[policy];
 }
 
 /// Products at the highest rate of all dtypes take so long, whatever their shape.
@@ -181,8 +200,25 @@ void JointSpace::bound_times() {
     if (!alike(point)) continue;  // other ranks may do more than the first
     const Configuration& c = point.configuration;
     const auto samples = static_cast<double>(c.micro_batch * c.accumulation);
-    point.least_seconds = flops(point.policy, 1) * samples / peak_rate_;
+    point.least_seconds = least_flops(point.policy) * samples / peak_rate_;
   }
+}
+
+/// What a step of the first rank computes more, at least, than without recompute.
+double JointSpace::least_more_seconds(const Point& point) {
+  const Configuration& c = point.configuration;
+  const bool some = policies_[point.policy].some_blocks;
+  double part = 1;
+  if (some) {  // of blocks that differ, the one that is run again may take hardly any time
+    if (levels(point.way, c.micro_batch).chosen > 0) return 0;
+    part = 1 / static_cast<double>(units_of(point.way));
+  }
+  const std::size_t policy = some ? policies_.size() - 1 : point.policy;
+  const auto& megatron = way(point).job.job.megatron;
+  const std::int64_t passes = megatron ? megatron->pipeline : 1;  // of a probe
+  return part * static_cast<double>(c.accumulation) / static_cast<double>(passes) *
+         (probe(point.way, policy, c.micro_batch).seconds -
+          probe(point.way, 0, c.micro_batch).seconds);
 }
 
 /// The clock without contention is a system of sums and maxima, so more operators make no step
@@ -192,18 +228,12 @@ void JointSpace::bound_time(Point& point) {
   const Point* without = without_recompute(point);
   if (!without || !without->timing) return;
   const Timing& timing = *without->timing;
-  const Configuration& c = point.configuration;
   const double slack = contention_ * timing.exchange_seconds;
-  double more = 0;
-  if (policies_[point.policy].some_blocks) {
-    const auto samples = static_cast<double>(c.micro_batch * c.accumulation);
-    more = (flops(point.policy, 1) - flops_.front()) * samples / peak_rate_;
-  } else if (alike(point)) {
-    more = static_cast<double>(c.accumulation) *
-           (probe(point.way, point.policy, c.micro_batch).seconds -
-            probe(point.way, 0, c.micro_batch).seconds);
-  }
-  const double busy = *std::max_element(timing.busy_seconds.begin(), timing.busy_seconds.end());
+  const double more = least_more_seconds(point);
+  // Of the ranks that the first one stands for, where they are not all.
+  const double busy =
+      alike(point) ? *std::max_element(timing.busy_seconds.begin(), timing.busy_seconds.end())
+                   : timing.busy_seconds.front();
   point.least_seconds = std::max(point.least_seconds,
                                  std::max(timing.step_seconds, busy + std::max(0.0, more)) - slack);
 }
@@ -215,26 +245,46 @@ RankJob JointSpace::job_of(const Point& point, std::int64_t blocks) const {
   job.batch.accumulation = job.job.accumulation = c.accumulation;
   job.batch.global = c.micro_batch * c.accumulation * data_ranks(point);
   job.job.recompute = policies_[point.policy].kind;
-  if (policies_[point.policy].some_blocks) job.job.recompute_blocks = blocks;
+  if (!c.stage_layers.empty()) job.job.megatron->stage_layers = c.stage_layers;
+  if (!policies_[point.policy].some_blocks || blocks == 0) return job;
+  const auto known = levels_.find({point.way, c.micro_batch});
+  if (known == levels_.end()) {  // any will do
+    job.job.recompute_blocks = blocks;
+    return job;
+  }
+  const auto& set = known->second.sets[static_cast<std::size_t>(blocks) - 1];
+  if (are_first(set)) {
+    job.job.recompute_blocks = static_cast<std::int64_t>(set.size());
+  } else {
+    job.job.recompute = program::Recompute::chosen_blocks;
+    job.job.chosen_blocks = set;
+  }
   return job;
 }
 
-const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
-                                           std::int64_t micro) {
-  const auto [at, fresh] = probes_.try_emplace({way, policy, micro});
-  Probe& probe = at->second;
-  if (!fresh) return probe;
+Program JointSpace::one_pass(std::size_t way, std::size_t policy, std::int64_t micro) {
   Point point;
-  point.configuration = {ways_[way].parallel, {}, micro, 1, {}};
+  point.configuration = {ways_[way].parallel, {}, micro, 1, {}, {}};
   point.way = way;
   point.policy = policy;
-  RankJob job = job_of(point, units_ - 1);
+  RankJob job = job_of(point, policies_[policy].some_blocks
+                                  ? static_cast<std::int64_t>(levels(way, micro).sets.size())
+                                  : 0);
   if (job.job.megatron) job.batch.accumulation = job.job.accumulation = job.job.megatron->pipeline;
   const RankGroup first = rank_groups(job.job, ways_[way].parallel, spec_.cluster.count).front();
   TrainingJob own = job_of_rank(job.job, ways_[way].parallel, spec_.cluster.count, first.rank);
   own.steps = 2;  // the second has the optimizer's states throughout
   own.record_computes = true;
-  const Program program = ways_[way].lowering->lower(own);
+  return ways_[way].lowering->lower(own);
+}
+
+const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
+                                           std::int64_t micro) {
+  if (const auto known = probes_.find({way, policy, micro}); known != probes_.end()) {
+    return known->second;
+  }
+  Probe& probe = probes_[{way, policy, micro}];
+  const Program program = one_pass(way, policy, micro);
   for (const run::RequestedPeak& peak : run::requested_peaks(program)) {
     probe.requested = std::max(probe.requested, peak.bytes);
   }
@@ -246,9 +296,13 @@ const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
 }
 
 void JointSpace::bound_bytes(Point& point) {
+  if (point.cut) {  // the first stage may hold less than before
+    point.least = std::max<std::int64_t>(point.least, 1);
+    return;
+  }
   std::int64_t first = 0, second = 0;  // the two smallest micro-batches of the way
   for (const Point& other : points_) {
-    if (other.way != point.way || other.policy != point.policy) continue;
+    if (other.way != point.way || other.policy != point.policy || other.cut) continue;
     const std::int64_t micro = other.configuration.micro_batch;
     if (first == 0) {
       first = micro;
@@ -342,33 +396,12 @@ void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool wit
   point.found = std::move(found);
 }
 
-/// The fewest blocks that make it fit: more of them keep less. The middle of what is possible is
-/// first guessed from the bytes without and with all of them.
-void JointSpace::run_blocks(Point& point, bool needed) {
-  const std::int64_t micro = point.configuration.micro_batch;
-  const auto without = static_cast<double>(probe(point.way, 0, micro).requested);
-  const auto with = static_cast<double>(probe(point.way, policies_.size() - 1, micro).requested);
-  const double over = without - static_cast<double>(budget(point));
-  double part = without > with ? over / (without - with) : 0.5;
-  std::int64_t good = units_, bad = 0;  // neither was run: their own configurations are
-  const auto count = static_cast<double>(units_);
-  std::int64_t guess = static_cast<std::int64_t>(std::ceil(std::clamp(part, 0.0, 1.0) * count));
-  while (good - bad > 1) {
-    guess = std::clamp(guess, bad + 1, good - 1);
-    run_as(point, guess, false, false);
-    const bool fits = point.found->verdict == Verdict::fits;
-    (fits ? good : bad) = guess;
-    // Beside the first guess lies the answer mostly; then halves.
-    guess = good - bad > 4 && part >= 0 ? (fits ? guess - 1 : guess + 1) : bad + (good - bad) / 2;
-    part = -1;
-  }
-  point.blocks = std::min(good, units_ - 1);
-  point.configuration.recompute.policy = "first-" + std::to_string(point.blocks) + "-blocks";
-  run_as(point, point.blocks, needed, true);
-}
-
 void JointSpace::run(Point& point, bool needed) {
   if (point.found && (point.measured || !needed)) return;
+  if (point.cut) {
+    run_cut(point, needed);
+    return;
+  }
   if (policies_[point.policy].some_blocks && point.blocks == 0) {
     run_blocks(point, needed);
   } else {
@@ -394,10 +427,12 @@ std::int64_t JointSpace::lacks(const Point& point) const {
 }
 
 Point* JointSpace::without_recompute(const Point& point) {
-  if (!timed() || policies_.front().kind != program::Recompute::none || point.policy == 0)
+  if (!timed() || policies_.front().kind != program::Recompute::none || point.policy == 0 ||
+      point.cut) {
     return {};
+  }
   for (Point& other : points_) {
-    const bool same = other.way == point.way && other.policy == 0 &&
+    const bool same = other.way == point.way && other.policy == 0 && !other.cut &&
                       other.configuration.micro_batch == point.configuration.micro_batch &&
                       other.configuration.accumulation == point.configuration.accumulation;
     if (same) return &other;
@@ -412,6 +447,9 @@ void JointSpace::finish(Point& point) const {
   own->job.parallel = {c.parallel, spec_.job.parallel.where, ""};
   own->job.micro_batch = spec::Setting<std::int64_t>{c.micro_batch, {}, because};
   own->job.recompute = {c.recompute, spec_.job.recompute.where, ""};
+  if (!c.stage_layers.empty()) {
+    own->job.stage_layers = spec::Setting<std::vector<std::int64_t>>{c.stage_layers, {}, because};
+  }
   Option option = make_option(*own, c.parallel, job_of(point, point.blocks), *way(point).lowering);
   option.lowering = way(point).lowering;
   option.own_spec = own;

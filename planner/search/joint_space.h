@@ -10,6 +10,7 @@
 
 #include "run/operator_time.h"
 #include "search/joint.h"
+#include "search/stage_cut.h"
 
 namespace shardfit::search {
 
@@ -20,14 +21,14 @@ inline constexpr std::int64_t short_passes = 3;
 struct Policy {
   spec::Recompute words;
   program::Recompute kind = program::Recompute::none;
-  bool some_blocks = false;  // the first N blocks: the fewest that fit are found when it is run
+  bool some_blocks = false;  // some of the blocks: the cheapest that fit are found when it is run
 };
 
 /// One configuration.
 struct Point {
   Configuration configuration;
   std::size_t way = 0, policy = 0;
-  std::int64_t blocks = 0;   // of some_blocks, once run
+  std::int64_t blocks = 0;   // of some_blocks, once run: its level, from 1
   std::int64_t least = 0;    // its GPU needs at least so many bytes
   double least_seconds = 0;  // and its step takes at least so long
   std::optional<Found> found;
@@ -36,6 +37,10 @@ struct Point {
   std::optional<Timing> timing;
   std::shared_ptr<const Option> option;  // with all passes and ranks: `found` has its numbers
   bool too_large = false;                // `least` is more than the budget
+  std::optional<CutAim> cut;             // layers moved between the stages of `uncut`
+  std::size_t uncut = 0;                 // its index
+  bool cut_known = false;
+  double cut_bytes = 0;  // of its fullest stage, by the loads of `uncut`
 };
 
 class JointSpace {
@@ -64,6 +69,9 @@ class JointSpace {
   /// Raises `least_seconds` from the configuration that recomputes nothing, which must have been
   /// run: this one does all of that and its recomputation, whose operators are lowered and summed.
   void bound_time(Point& point);
+  /// Of layers moved between stages, which and a bound of its time, from the run of the layers as
+  /// they were: all stages together compute as much. False where this was known.
+  bool bound_cut(Point& point);
   /// Lowers the job (three passes at most), judges and times it; where `needed` asks for it, with
   /// the bytes it needs.
   void run(Point& point, bool needed);
@@ -77,6 +85,8 @@ class JointSpace {
   std::int64_t lacks(const Point& point) const;
   /// The configuration that differs in recomputing nothing; null where it is the same or not there.
   Point* without_recompute(const Point& point);
+  /// A little less of some blocks to recompute; false where there is no less.
+  bool lessen(Point& point);
   /// Makes the option with all its passes and ranks; `found` has its numbers from then on.
   void finish(Point& point) const;
 
@@ -89,14 +99,30 @@ class JointSpace {
   const Probe& probe(std::size_t way, std::size_t policy, std::int64_t micro);
   RankJob job_of(const Point& point, std::int64_t blocks) const;
   void run_blocks(Point& point, bool needed);
+  void add_cuts(std::size_t uncut);
+  std::optional<StageCut> cut_below(const Point& point, double bytes) const;
+  void set_cut(Point& point, const std::optional<StageCut>& cut) const;
+  void run_cut(Point& point, bool needed);
+  /// Sets of blocks that are run again, in the order of what they recompute: the exact choices
+  /// where blocks differ (the first `chosen` of them), then the first N for every N.
+  struct Levels {
+    std::vector<std::vector<std::int64_t>> sets;
+    std::int64_t chosen = 0;
+  };
+  const Levels& levels(std::size_t way, std::int64_t micro);
+  void run_levels(Point& point, std::int64_t from, std::int64_t to, bool needed);
+  void set_level(Point& point, std::int64_t level);
+  Program one_pass(std::size_t way, std::size_t policy, std::int64_t micro);
   void run_as(Point& point, std::int64_t blocks, bool needed, bool timed);
   Option lower(const Point& point, RankJob job, std::int64_t passes, std::optional<Find> find,
                bool timed) const;
   void add_points();
+  std::int64_t units_of(std::size_t way) const;
   std::int64_t data_ranks(const Point& point) const;
   bool alike(const Point& point) const;
   void bound_times();
-  double flops(std::size_t policy, std::int64_t blocks) const;
+  double least_flops(std::size_t policy) const;
+  double least_more_seconds(const Point& point);
 
   const spec::OptionSpec& spec_;
   std::vector<Way> ways_;
@@ -104,7 +130,9 @@ class JointSpace {
   std::vector<Policy> policies_;
   std::vector<Point> points_;
   std::map<std::tuple<std::size_t, std::size_t, std::int64_t>, Probe> probes_;
-  std::int64_t units_ = 0;  // blocks that can be recomputed
+  std::vector<std::string> units_;  // blocks that can be recomputed
+  std::map<std::pair<std::size_t, std::int64_t>, Levels> levels_;
+  std::map<std::size_t, StageLoads> loads_;  // by the point that was not cut
   std::string missing_;
   double peak_rate_ = 0;  // flops a second of products, the highest of the dtypes
   double contention_ = 0;

@@ -177,7 +177,9 @@ void add_more_gpus(const OptionSpec& option, Lowerings& lowerings, JointSearch& 
   if (ready.possible.empty()) return;
   const Option found = search.run(more, std::move(ready.possible));
   const Configuration c{found.parallel, found.split, found.job.batch.micro,
-                        found.job.batch.accumulation, found.spec->job.recompute.value};
+                        found.job.batch.accumulation, found.spec->job.recompute.value,
+                        found.job.job.megatron ? found.job.job.megatron->stage_layers
+                                               : std::vector<std::int64_t>()};
   Change change;
   change.words = "on " + std::to_string(more.cluster.count) + "x" + more.cluster.device.name +
                  ": " + c.words();

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "program/lora.h"
+#include "search/block_levels.h"
 #include "search/tables.h"
 #include "search/titan.h"
 
@@ -19,6 +20,12 @@ using spec::OptionSpec;
 template <class E>
 std::string word(std::span<const std::string> names, E value) {
   return names[static_cast<std::size_t>(value)];
+}
+
+/// As a profile lists it.
+std::string policy_word(const SelectivePolicy& policy) {
+  if (policy.blocks > 0) return "first-N-blocks";
+  return policy.chosen.empty() ? policy.name : "blocks-LIST";
 }
 
 /// Fills a RankJob from the words of an option; what cannot be expressed yet goes to faults.
@@ -208,7 +215,7 @@ class Mapping {
     if (!policy) {
       std::vector<std::string> known;
       for (const SelectivePolicy& one : selective_policies()) known.push_back(one.name);
-      known.push_back("first-N-blocks");
+      known.insert(known.end(), {"first-N-blocks", "blocks-LIST"});
       faults_.error(spec_.recompute.where,
                     "unknown policy " + shardfit::quoted(asked.policy) + " of selective recompute",
                     suggest(asked.policy, known));
@@ -216,14 +223,20 @@ class Mapping {
       faults_.error(spec_.recompute.where,
                     "framework " + out_.profile.framework + " offers no selective recompute",
                     {"expected none, full or auto"});
-    } else if (!offers_policy(out_.profile, policy->blocks > 0 ? "first-N-blocks" : policy->name)) {
+    } else if (!offers_policy(out_.profile, policy_word(*policy))) {
       faults_.error(spec_.recompute.where,
                     "framework " + out_.profile.framework + " has no policy " +
                         shardfit::quoted(asked.policy) + " of selective recompute",
                     {"expected one of: " + join(out_.profile.policies)});
+    } else if (const std::int64_t units = lowering_.recompute_units(out_.job.head);
+               !policy->chosen.empty() && policy->chosen.back() >= units) {
+      faults_.error(spec_.recompute.where, "no block " + std::to_string(policy->chosen.back()) +
+                                               " to recompute: the model has " +
+                                               std::to_string(units) + ", counted from 0");
     } else {
       out_.job.recompute = policy->kind;
       out_.job.recompute_blocks = policy->blocks;
+      out_.job.chosen_blocks = policy->chosen;
     }
   }
 
@@ -379,10 +392,10 @@ std::span<const SelectivePolicy> selective_policies() {
   using program::Recompute;
   // By how much they recompute, least first; not all of them can be compared.
   static const std::vector<SelectivePolicy> policies{
-      {"save-attention-matmul", Recompute::save_attention_matmul, 0},
-      {"save-attention-matmul-half", Recompute::save_attention_matmul_half, 0},
-      {"every-second-block", Recompute::every_second, 0},
-      {"save-attention", Recompute::save_attention, 0}};
+      {"save-attention-matmul", Recompute::save_attention_matmul, 0, {}},
+      {"save-attention-matmul-half", Recompute::save_attention_matmul_half, 0, {}},
+      {"every-second-block", Recompute::every_second, 0, {}},
+      {"save-attention", Recompute::save_attention, 0, {}}};
   return policies;
 }
 
@@ -390,13 +403,19 @@ std::optional<SelectivePolicy> recompute_policy(const std::string& name) {
   for (const SelectivePolicy& policy : selective_policies()) {
     if (policy.name == name) return policy;
   }
+  constexpr std::string_view list = "blocks-";
+  if (name.starts_with(list)) {
+    auto chosen = read_blocks(std::string_view(name).substr(list.size()));
+    if (!chosen) return {};
+    return SelectivePolicy{name, program::Recompute::chosen_blocks, 0, *std::move(chosen)};
+  }
   constexpr std::string_view before = "first-", after = "-blocks";
   if (!name.starts_with(before) || !name.ends_with(after)) return {};
   if (name.size() < before.size() + after.size()) return {};
   const std::size_t digits = name.size() - before.size() - after.size();
   const auto blocks = parse_integer(name.substr(before.size(), digits));
   if (!blocks || *blocks < 1) return {};
-  return SelectivePolicy{name, program::Recompute::first_blocks, *blocks};
+  return SelectivePolicy{name, program::Recompute::first_blocks, *blocks, {}};
 }
 
 bool set_optimizer(spec::Optimizer optimizer, TrainingJob& job) {

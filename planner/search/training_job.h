@@ -33,11 +33,13 @@ std::optional<RankJob> rank_job(const spec::OptionSpec& option, std::int64_t ran
 struct SelectivePolicy {
   std::string name;
   program::Recompute kind = program::Recompute::none;
-  std::int64_t blocks = 0;  // of first-N-blocks
+  std::int64_t blocks = 0;           // of first-N-blocks
+  std::vector<std::int64_t> chosen;  // of blocks-LIST
 };
 /// Those with a fixed name.
 std::span<const SelectivePolicy> selective_policies();
-/// Nothing where the word is none: one of the above or "first-N-blocks" with N from 1.
+/// Nothing where the word is none: one of the above, "first-N-blocks" with N from 1, or
+/// "blocks-LIST" with blocks counted from 0 in the order they first run ("blocks-0-5,8").
 std::optional<SelectivePolicy> recompute_policy(const std::string& name);
 
 /// The optimizer and its implementation as the lowering names them; false where it has none.

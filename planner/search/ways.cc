@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "search/sharing.h"
+#include "search/stage_cut.h"
 
 namespace shardfit::search {
 namespace {
@@ -161,6 +162,18 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
     }
     if (option.job.stage_layers) megatron.stage_layers = option.job.stage_layers->value;
     schedule(option, megatron, job, faults);
+    const std::int64_t layers = lowering.pipeline_layers();
+    const bool even = layers % std::max<std::int64_t>(1, megatron.pipeline) == 0;
+    if (!even && !option.job.stage_layers && megatron.virtual_stages == 1 &&
+        layers > megatron.pipeline) {
+      megatron.stage_layers = even_cut(layers, megatron.pipeline);
+      job.assumptions.push_back(
+          {"stage-layers", cut_words(megatron.stage_layers),
+           "not given; " + std::to_string(layers) +
+               " layers do not divide by the stages, so Megatron-core must be "
+               "told (pipeline_model_parallel_layout " +
+               layout_words(megatron.stage_layers) + ")"});
+    }
   }
   job.job.megatron = megatron;
   for (const program::DegreeFault& fault : lowering.check(job.job)) {
