@@ -1,6 +1,5 @@
 #include "model/machine.h"
 
-#include <cmath>
 #include <set>
 
 #include "base/units.h"
@@ -17,194 +16,7 @@ namespace {
   throw ModelError(code.source ? code.source->where : Location{}, self ? self->path : "", message);
 }
 
-const char* kind_text(ValueKind kind) {
-  static const char* const names[] = {"none",     "true or false", "a whole number",
-                                      "a number", "a text",        "a dtype",
-                                      "a tensor", "a list",        "a module"};
-  return names[static_cast<int>(kind)];
-}
-
-bool equal(const Value& a, const Value& b) {
-  if (a.is_number() && b.is_number()) return a.as_real() == b.as_real();
-  if (a.kind != b.kind) return false;
-  switch (a.kind) {
-    case ValueKind::none:
-      return true;
-    case ValueKind::text:
-      return *a.text == *b.text;
-    case ValueKind::dtype:
-      return a.dtype == b.dtype;
-    case ValueKind::tensor:
-      return a.tensor == b.tensor;
-    default:
-      return false;
-  }
-}
-
-std::int64_t floor_div(std::int64_t a, std::int64_t b) {
-  std::int64_t q = a / b;
-  if (a % b != 0 && (a < 0) != (b < 0)) --q;
-  return q;
-}
-
 }  // namespace
-
-const Tensor& tensor_of(const Value& v, const char* what) {
-  if (v.kind != ValueKind::tensor) {
-    throw std::runtime_error(std::string(what) + " must be a tensor, found " + kind_text(v.kind));
-  }
-  return v.tensor;
-}
-
-std::int64_t integer_of(const Value& v, const char* what) {
-  if (v.kind != ValueKind::integer && v.kind != ValueKind::boolean) {
-    throw std::runtime_error(std::string(what) + " must be a whole number, found " +
-                             kind_text(v.kind));
-  }
-  return v.integer;
-}
-
-tensor::Shape shape_of(const Value& v, const char* what) {
-  if (v.kind != ValueKind::list) {
-    throw std::runtime_error(std::string(what) + " must be a list of sizes, found " +
-                             kind_text(v.kind));
-  }
-  if (v.list->size() > tensor::max_dims) {
-    throw std::runtime_error(std::string(what) + " has more than six dimensions");
-  }
-  tensor::Shape shape;
-  for (const Value& n : *v.list) shape.push_back(integer_of(n, what));
-  return shape;
-}
-
-tensor::Shape sizes_of(const Value& v, const char* what) {
-  const tensor::Shape shape = shape_of(v, what);
-  for (int i = 0; i < shape.rank; ++i) {
-    if (shape[i] < 0) {
-      throw std::runtime_error(std::string(what) + " has a size of " + std::to_string(shape[i]));
-    }
-  }
-  return shape;
-}
-
-Value Machine::tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
-  const bool both = a.kind == ValueKind::tensor && b.kind == ValueKind::tensor;
-  const Tensor& t = a.kind == ValueKind::tensor ? a.tensor : b.tensor;
-  const Value& other = a.kind == ValueKind::tensor ? b : a;
-  if (!both && !other.is_number()) {
-    throw std::runtime_error(std::string("cannot calculate with a tensor and ") +
-                             kind_text(other.kind));
-  }
-  switch (op) {
-    case BinaryOp::add:
-      return Value::of(both ? add(a.tensor, b.tensor) : add_scalar(t));
-    case BinaryOp::sub:
-      if (both) return Value::of(sub(a.tensor, b.tensor));
-      return Value::of(a.kind == ValueKind::tensor ? add_scalar(t) : tensor::neg(t));
-    case BinaryOp::mul:
-      return Value::of(both ? mul(a.tensor, b.tensor) : mul_scalar(t));
-    case BinaryOp::div:
-      if (both) return Value::of(div(a.tensor, b.tensor));
-      // A number by a tensor: its reciprocal times the number (torch/_tensor.py, __rdiv__).
-      if (a.kind != ValueKind::tensor) return Value::of(mul_scalar(tensor::reciprocal(t)));
-      return Value::of(div_scalar(t));
-    case BinaryOp::floor_div:
-      if (both || b.kind == ValueKind::tensor) break;
-      return Value::of(tensor::floor_divide(t));
-    case BinaryOp::pow:
-      if (a.kind == ValueKind::tensor) return Value::of(tensor::pow_scalar(t, b.as_real()));
-      return Value::of(tensor::exponential(t));
-    case BinaryOp::eq:
-    case BinaryOp::ne:
-    case BinaryOp::lt:
-    case BinaryOp::le:
-    case BinaryOp::gt:
-    case BinaryOp::ge:
-      return Value::of(both ? tensor::compare("compare", a.tensor, b.tensor)
-                            : tensor::compare_scalar("compare", t));
-    default:
-      break;
-  }
-  throw std::runtime_error("this operator does not take tensors");
-}
-
-Value Machine::arithmetic(const Code& code, const Value& a, const Value& b, const Module* self) {
-  const BinaryOp op = code.binary;
-  if (a.is_none() || b.is_none()) {
-    if (op == BinaryOp::eq) return Value::of_bool(a.is_none() && b.is_none());
-    if (op == BinaryOp::ne) return Value::of_bool(a.is_none() != b.is_none());
-  }
-  if (a.kind == ValueKind::tensor || b.kind == ValueKind::tensor) {
-    return tensor_arithmetic(op, a, b);
-  }
-  if (op == BinaryOp::eq) return Value::of_bool(equal(a, b));
-  if (op == BinaryOp::ne) return Value::of_bool(!equal(a, b));
-  if (op == BinaryOp::in) {
-    if (b.kind != ValueKind::list) fail(code, self, "'in' needs a list on its right");
-    for (const Value& item : *b.list) {
-      if (equal(a, item)) return Value::of_bool(true);
-    }
-    return Value::of_bool(false);
-  }
-  if (op == BinaryOp::add && a.kind == ValueKind::list && b.kind == ValueKind::list) {
-    ValueList joined = *a.list;
-    joined.insert(joined.end(), b.list->begin(), b.list->end());
-    return Value::of_list(std::move(joined));
-  }
-  if (!a.is_number() || !b.is_number()) {
-    fail(code, self,
-         std::string("cannot calculate with ") + kind_text(a.kind) + " and " + kind_text(b.kind));
-  }
-  const bool whole = a.kind != ValueKind::real && b.kind != ValueKind::real;
-  if ((op == BinaryOp::div || op == BinaryOp::floor_div || op == BinaryOp::mod) &&
-      b.as_real() == 0) {
-    fail(code, self, "division by zero");
-  }
-  const double x = a.as_real();
-  const double y = b.as_real();
-  switch (op) {
-    case BinaryOp::lt:
-      return Value::of_bool(x < y);
-    case BinaryOp::le:
-      return Value::of_bool(x <= y);
-    case BinaryOp::gt:
-      return Value::of_bool(x > y);
-    case BinaryOp::ge:
-      return Value::of_bool(x >= y);
-    case BinaryOp::div:
-      return Value::of_real(x / y);
-    case BinaryOp::pow:
-      return Value::of_real(std::pow(x, y));
-    default:
-      break;
-  }
-  if (!whole) {
-    switch (op) {
-      case BinaryOp::add:
-        return Value::of_real(x + y);
-      case BinaryOp::sub:
-        return Value::of_real(x - y);
-      case BinaryOp::mul:
-        return Value::of_real(x * y);
-      case BinaryOp::floor_div:
-        return Value::of_real(std::floor(x / y));
-      default:
-        return Value::of_real(std::fmod(x, y));
-    }
-  }
-  switch (op) {
-    case BinaryOp::add:
-      return Value::of(checked_add(a.integer, b.integer));
-    case BinaryOp::sub:
-      return Value::of(checked_add(a.integer, -b.integer));
-    case BinaryOp::mul:
-      return Value::of(checked_multiply(a.integer, b.integer));
-    case BinaryOp::floor_div:
-      return Value::of(floor_div(a.integer, b.integer));
-    default:
-      return Value::of(a.integer - floor_div(a.integer, b.integer) * b.integer);
-  }
-}
 
 ValueList Machine::arguments_of(const Code& code, std::size_t first, std::size_t count,
                                 const Module* self, Value* locals) {
@@ -245,6 +57,7 @@ void Machine::fill_defaults(const CompiledClass& type, Value* arguments, const M
 
 Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
   const Value callee = evaluate(code.children[0], self, locals);
+  if (runtime.stopped()) return {};
   if (callee.kind != ValueKind::module) {
     fail(code, self, std::string("only a module can be called, found ") + kind_text(callee.kind));
   }
@@ -268,6 +81,7 @@ Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
     }
     arguments[place] = evaluate(code.children[i], self, locals);
   }
+  if (runtime.stopped()) return {};
   // An adapter calls the module it wraps.
   if (self && callee.module->replaced_by == self) {
     return forward(*callee.module, arguments.data(), count);
@@ -276,6 +90,7 @@ Value Machine::call_value(const Code& code, const Module* self, Value* locals) {
 }
 
 Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
+  if (runtime.stopped()) return {};
   try {
     switch (code.op) {
       case Op::constant:
@@ -297,10 +112,11 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
           arguments[static_cast<std::size_t>(code.places[i])] =
               evaluate(code.children[i], self, locals);
         }
+        if (runtime.stopped()) return {};
         if (!code.unit || !hooks || !self) return code.builtin(*this, arguments.data());
         hooks->before_unit(*self, &code, arguments[0]);
         Value result = code.builtin(*this, arguments.data());
-        hooks->after_unit(*self, &code, result);
+        if (!runtime.stopped()) hooks->after_unit(*self, &code, result);
         return result;
       }
       case Op::call_class:
@@ -315,10 +131,12 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
         }
         const Value left = evaluate(code.children[0], self, locals);
         const Value right = evaluate(code.children[1], self, locals);
-        return arithmetic(code, left, right, self);
+        if (runtime.stopped()) return {};
+        return arithmetic(code.binary, left, right);
       }
       case Op::unary: {
         const Value v = evaluate(code.children[0], self, locals);
+        if (runtime.stopped()) return {};
         if (code.a == 1) return Value::of_bool(!v.truth());
         if (v.kind == ValueKind::tensor) return Value::of(tensor::neg(v.tensor));
         if (v.kind == ValueKind::real) return Value::of_real(-v.real);
@@ -330,7 +148,9 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
                    : evaluate(code.children[2], self, locals);
       case Op::index: {
         const Value base = evaluate(code.children[0], self, locals);
-        const std::int64_t i = integer_of(evaluate(code.children[1], self, locals), "an index");
+        const Value at = evaluate(code.children[1], self, locals);
+        if (runtime.stopped()) return {};
+        const std::int64_t i = integer_of(at, "an index");
         if (base.kind != ValueKind::list) {
           fail(code, self, std::string("only a list has an index, found ") + kind_text(base.kind));
         }
@@ -347,6 +167,7 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
       }
       case Op::attribute: {
         const Value base = evaluate(code.children[0], self, locals);
+        if (runtime.stopped()) return {};
         if (base.kind != ValueKind::module) fail(code, self, "only a module has parts");
         const spec::ClassSpec& s = *base.module->type->spec;
         for (std::size_t i = 0; i < s.children.size(); ++i) {
@@ -382,6 +203,7 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
     switch (step.kind) {
       case StatementKind::assign: {
         Value value = evaluate(step.value, self, locals);
+        if (runtime.stopped()) return true;
         if (step.slots.size() == 1) {
           std::swap(locals[step.slots[0]], value);
           break;
@@ -402,15 +224,17 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
         break;
       case StatementKind::evaluate:
         evaluate(step.value, self, locals);
+        if (runtime.stopped()) return true;
         break;
-      case StatementKind::branch:
-        if (run(evaluate(step.value, self, locals).truth() ? step.body : step.otherwise, self,
-                locals, result)) {
-          return true;
-        }
+      case StatementKind::branch: {
+        const bool taken = evaluate(step.value, self, locals).truth();
+        if (runtime.stopped()) return true;
+        if (run(taken ? step.body : step.otherwise, self, locals, result)) return true;
         break;
+      }
       case StatementKind::loop: {
         const Value over = evaluate(step.value, self, locals);
+        if (runtime.stopped()) return true;
         if (over.kind != ValueKind::list) fail(step.value, self, "'for' needs a list");
         for (std::size_t i = 0; i < over.list->size(); ++i) {
           locals[step.slots[0]] = (*over.list)[i];
@@ -420,6 +244,7 @@ bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* loc
       }
       case StatementKind::within: {
         const Value what = evaluate(step.value, self, locals);
+        if (runtime.stopped()) return true;
         bool returned = false;
         const auto body = [&] { returned = run(step.body, self, locals, result); };
         if (!within || !within(what, body)) fail(step.value, self, "unknown 'with'");
@@ -438,12 +263,13 @@ Value Machine::call_function(const Code& code, const Module* self, Value* locals
   for (std::size_t i = 0; i < code.children.size(); ++i) {
     own[static_cast<std::size_t>(code.places[i])] = evaluate(code.children[i], self, locals);
   }
+  if (runtime.stopped()) return {};
   fill_defaults(type, own.data(), nullptr);
   const bool unit = code.unit && hooks && self;
   if (unit) hooks->before_unit(*self, &code, own[0]);
   Value result;
   run(type.forward, nullptr, own.data(), result);
-  if (unit) hooks->after_unit(*self, &code, result);
+  if (unit && !runtime.stopped()) hooks->after_unit(*self, &code, result);
   return result;
 }
 
@@ -454,7 +280,7 @@ Value Machine::hooked(const Module& module, const Value* arguments, std::size_t 
   for (std::size_t i = 0; i < count; ++i) own[i] = arguments[i];
   hooks->before_forward(module, own.data(), count);
   Value result = run_it(own.data());
-  hooks->after_forward(module, result);
+  if (!runtime.stopped()) hooks->after_forward(module, result);
   return result;
 }
 

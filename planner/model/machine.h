@@ -168,8 +168,6 @@ class Machine {
   void make_tensors(Module& module);
   Value make_child(const Code& maker, const Module& parent, const std::string& path);
   Value make_of(const Code& code, const Module& parent, const std::string& path);
-  Value arithmetic(const Code& code, const Value& a, const Value& b, const Module* self);
-  Value tensor_arithmetic(BinaryOp op, const Value& a, const Value& b);
   ValueList arguments_of(const Code& code, std::size_t first, std::size_t count, const Module* self,
                          Value* locals);
   /// A plain function; it owns its arguments.
@@ -179,6 +177,12 @@ class Machine {
   int nested_ = 0;
   std::int64_t repeat_index_ = -1;
 };
+
+/// What a binary operator of the language gives; runtime_error where it does not take such values.
+Value arithmetic(BinaryOp op, const Value& a, const Value& b);
+
+/// A value's kind in words: "a tensor".
+const char* kind_text(ValueKind kind);
 
 /// Helpers of the builtins: a checked argument, or a ModelError-like runtime_error.
 const tensor::Tensor& tensor_of(const Value& v, const char* what);

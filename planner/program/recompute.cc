@@ -186,7 +186,8 @@ struct RecomputeHooks : tensor::SavedTensorHooks {
       if (const auto holder = frame.holders[index].lock()) holder->value = x;
     }
     if (frame.early_stop && frame.recomputed == frame.holders.size()) {
-      throw tensor::StopRecompute{};
+      tensor.runtime().stop();
+      return nullptr;
     }
     return std::make_shared<PackedTensor>(std::move(x));
   }
@@ -206,14 +207,14 @@ void Frame::recompute() {
   runtime.hooks.push_back(&hooks);
   std::unique_ptr<SelectiveStorage::Cached> mode;
   if (selective) mode = std::make_unique<SelectiveStorage::Cached>(*selective);
-  try {
+  {
     const Scoped<bool> grad(runtime.grad_enabled, true);
     const AutocastAgain again(runtime, autocast, cache);
     const Scoped<tensor::OperatorMode*> operators(runtime.mode, mode.get());
     machine.forward(module, inputs);
-  } catch (const tensor::StopRecompute&) {
   }
   runtime.hooks.pop_back();
+  if (runtime.stopped()) runtime.resume();
 }
 
 Value checkpointed(Machine& machine, const Module& module, ValueList arguments, Recompute policy,

@@ -20,7 +20,7 @@ Tensor cached_cast(const Tensor& tensor, DType dtype) {
     if (body == tensor.get()) return cast;
   }
   Tensor cast = to(tensor, dtype);
-  autocast.cache.emplace_back(tensor.get(), cast);
+  if (!runtime.stopped()) autocast.cache.emplace_back(tensor.get(), cast);
   return cast;
 }
 

@@ -23,7 +23,7 @@ struct Packed {
 /// A tensor kept for backward, or what a hook made of it.
 class Saved {
  public:
-  /// Keeps `tensor`; runs the runtime's pack hook where one is set (it may throw StopRecompute).
+  /// Keeps `tensor`; runs the runtime's pack hook where one is set (it may stop the runtime).
   void keep(const Tensor& tensor);
   Tensor get() const { return packed_ ? packed_->unpack() : tensor_; }
   void reset() {

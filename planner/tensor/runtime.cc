@@ -18,7 +18,7 @@ Storage* Runtime::new_storage(std::int64_t bytes) {
   storage->runtime = this;
   storage->id = static_cast<std::uint32_t>(program.storages.size());
   storage->stream = current_stream;
-  storage->has_memory = true;
+  storage->has_memory = !stopped_;
   StorageInfo info;
   info.bytes = bytes;
   info.stream = current_stream;
@@ -26,7 +26,7 @@ Storage* Runtime::new_storage(std::int64_t bytes) {
   info.kind = label.kind;
   info.module = label.module;
   program.storages.push_back(info);
-  program.instructions.push_back({Action::allocate, current_stream, storage->id});
+  emit(Action::allocate, current_stream, storage->id);
   return storage;
 }
 
@@ -154,7 +154,7 @@ void Runtime::attach(const NodeRef& node, const Tensor& output) {
   output->grad_fn = node;
   output->output = static_cast<std::uint32_t>(node->inputs.size());
   node->inputs.push_back({output.shape(), output.dtype()});
-  if (!recorder) return;
+  if (!recorder || stopped_) return;
   if (output->producer < 0)
     ran(node->kind, {}, {output});  // an operator that does not say so itself
   if (node->operation < 0) node->operation = output->producer;
@@ -162,7 +162,7 @@ void Runtime::attach(const NodeRef& node, const Tensor& output) {
 
 void Runtime::use_blas() {
   Tensor& workspace = blas_workspace_[autograd_thread ? 1 : 0];
-  if (workspace) return;
+  if (workspace || stopped_) return;
   const Scoped<const char*> kind(label.kind, "blas_workspace");
   workspace = scratch(device.blas_workspace());
   set_category(workspace, Category::workspace);
@@ -183,20 +183,18 @@ std::uint8_t Runtime::stream(const std::string& name) {
 }
 
 void Runtime::record_event(std::uint32_t event, std::uint8_t on) {
-  program.instructions.push_back({Action::record_event, on, event});
+  emit(Action::record_event, on, event);
 }
 
 void Runtime::wait_event(std::uint32_t event, std::uint8_t on) {
-  program.instructions.push_back({Action::wait_event, on, event});
+  emit(Action::wait_event, on, event);
 }
 
-void Runtime::host_wait(std::uint32_t event) {
-  program.instructions.push_back({Action::host_wait, 0, event});
-}
+void Runtime::host_wait(std::uint32_t event) { emit(Action::host_wait, 0, event); }
 
 void Runtime::record_stream(const Tensor& tensor, std::uint8_t on) {
   if (!tensor || !tensor->storage) return;
-  program.instructions.push_back({Action::record_stream, on, tensor->storage->id});
+  emit(Action::record_stream, on, tensor->storage->id);
 }
 
 std::uint32_t Runtime::group(const std::vector<std::int32_t>& ranks) {
@@ -209,6 +207,7 @@ std::uint32_t Runtime::group(const std::vector<std::int32_t>& ranks) {
 }
 
 std::uint32_t Runtime::exchange(Collective collective, std::uint8_t on) {
+  if (stopped_) return make_event();
   if (on != current_stream) {
     const std::uint32_t ready = make_event();
     record_event(ready, current_stream);
@@ -260,6 +259,7 @@ double touched_bytes(const Tensor& tensor) {
 
 void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
                   const std::vector<Tensor>& outputs, Compute cost) {
+  if (stopped_) return;
   cost.kind = kind;
   cost.module = label.module;
   cost.backward = label.backward;
@@ -280,7 +280,7 @@ void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
 }
 
 void Runtime::launched(const char* kind, DType dtype, double bytes, std::int64_t launches) {
-  if (!record_computes) return;
+  if (!record_computes || stopped_) return;
   Compute cost;
   cost.kind = kind;
   cost.module = label.module;
@@ -294,13 +294,24 @@ void Runtime::launched(const char* kind, DType dtype, double bytes, std::int64_t
 }
 
 void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output) {
-  if (!recorder) return;
+  if (!recorder || stopped_) return;
   Compute cost;
   cost.kind = kind;
   cost.module = label.module;
   cost.backward = label.backward;
   cost.dtype = output.dtype();
   output->producer = recorder->ran(cost, {input}, {output});
+}
+
+void Runtime::stop() {
+  stopped_ = true;
+  mode = nullptr;  // who set it sets it back
+  storages_at_stop_ = program.storages.size();
+}
+
+void Runtime::resume() {
+  stopped_ = false;
+  program.storages.resize(storages_at_stop_);
 }
 
 void Runtime::drop(Storage* storage) {
@@ -368,6 +379,7 @@ void Node::release_saved() {
 void Saved::keep(const Tensor& tensor) {
   if (!tensor) return;
   Runtime& runtime = tensor.runtime();
+  if (runtime.stopped()) return;
   if (!runtime.hooks.empty() && runtime.hooks.back()) {
     packed_ = runtime.hooks.back()->pack(tensor);
     return;

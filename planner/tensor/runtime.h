@@ -44,10 +44,6 @@ struct Autocast {
   std::vector<std::pair<TensorBody*, Tensor>> cache;
 };
 
-/// Thrown by a pack hook when a recomputation has made all that is needed
-/// (pytorch torch/utils/checkpoint.py, _StopRecomputationError).
-struct StopRecompute {};
-
 /// Replaces saved tensors while it is on top of the runtime's stack.
 struct SavedTensorHooks {
   virtual ~SavedTensorHooks() = default;
@@ -150,6 +146,15 @@ class Runtime {
   void drop(Node* node);
   bool grad_on() const { return grad_enabled; }
 
+  /// A recomputation has made all that is needed (pytorch torch/utils/checkpoint.py,
+  /// _StopRecomputationError): until resume() nothing is made, run or kept any more. The operator
+  /// at work goes on to its end with tensors that take no memory; whoever runs operators one after
+  /// another returns as soon as it sees stopped().
+  void stop();
+  /// Everything made since stop() must be gone.
+  void resume();
+  bool stopped() const { return stopped_; }
+
   Program program;
   DeviceTraits device;
   Label label;
@@ -173,6 +178,9 @@ class Runtime {
  private:
   Storage* new_storage(std::int64_t bytes);
   TensorBody* new_body(const Shape& shape, const Shape& stride, DType dtype, Storage* storage);
+  void emit(Action action, std::uint8_t on, std::uint32_t id) {
+    if (!stopped_) program.instructions.push_back({action, on, id});
+  }
 
   Pool<Storage> storages_;
   Pool<TensorBody> bodies_;
@@ -181,6 +189,8 @@ class Runtime {
   bool dropping_ = false;
   Tensor blas_workspace_[2];  // of the main thread and of autograd's
   bool closing_ = false;
+  bool stopped_ = false;
+  std::size_t storages_at_stop_ = 0;
 };
 
 /// Sets a member for the length of a scope.
