@@ -1,5 +1,9 @@
 #include "run/memory_clock.h"
 
+#include <algorithm>
+
+#include "run/allocator_settings.h"
+
 namespace shardfit::run {
 namespace {
 
@@ -48,6 +52,19 @@ std::vector<RequestedPeak> requested_peaks(const Program& program) {
     }
   }
   return peaks;
+}
+
+std::int64_t rounded_peak(const Program& program, const AllocatorSettings& settings) {
+  std::int64_t live = 0, peak = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.action == Action::allocate) {
+      live += round_request(program.storages[instruction.id].bytes, settings);
+      peak = std::max(peak, live);
+    } else if (instruction.action == Action::release) {
+      live -= round_request(program.storages[instruction.id].bytes, settings);
+    }
+  }
+  return peak;
 }
 
 }  // namespace shardfit::run

@@ -19,4 +19,7 @@ struct RequestedPeak {
 /// One entry a phase mark, in order.
 std::vector<RequestedPeak> requested_peaks(const Program& program);
 
+/// The highest sum of live storages, each of as many bytes as its request takes in the allocator.
+std::int64_t rounded_peak(const Program& program, const AllocatorSettings& settings);
+
 }  // namespace shardfit::run

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/format.h"
+#include "run/memory_clock.h"
 #include "search/largest.h"
 #include "search/plan.h"
 #include "search/sharing.h"
@@ -70,12 +71,16 @@ TrainingJob in_short(TrainingJob job) {
 /// Passes up to which a program in short is the program.
 constexpr std::int64_t few_passes = 8;
 
-Change judge_change(const Option& option, const Lowering& lowering, std::string words,
-                    const Variant& variant, bool same_program, Find find = Find::all) {
-  std::optional<Program> own;
-  if (!same_program || variant.job.accumulation > few_passes) {
-    own = lowering.lower(in_short(variant.job));
-  }
+/// The program of a change, where it is not the option's own.
+std::shared_ptr<const Program> changed_program(const Lowering& lowering, TrainingJob job,
+                                               bool same_program) {
+  if (same_program && job.accumulation <= few_passes) return nullptr;
+  return std::make_shared<const Program>(lowering.lower(in_short(std::move(job))));
+}
+
+/// `own` is what changed_program gave.
+Change judge_change(const Option& option, std::string words, const Variant& variant,
+                    const std::shared_ptr<const Program>& own, Find find = Find::all) {
   const Judgement judgement =
       judge(own ? *own : *option.worst_gpu().program, option.worst_gpu().card, variant.allocator,
             option.accuracy, find);
@@ -94,9 +99,9 @@ TrainingJob at_rank(TrainingJob job, int rank) {
   return job;
 }
 
-/// A step of all ranks under a change.
+/// A step of all ranks under a change. `known`, where given, is the program of every rank.
 std::optional<double> step_of(const Option& option, const Lowering& lowering,
-                              const Variant& variant) {
+                              const Variant& variant, const std::shared_ptr<const Program>& known) {
   Option changed;
   changed.spec = option.spec;
   changed.parallel = option.parallel;
@@ -105,7 +110,8 @@ std::optional<double> step_of(const Option& option, const Lowering& lowering,
   job.record_computes = true;
   for (const RankGroup& group : rank_groups(at_rank(job, 0), option.parallel, gpus)) {
     Gpu gpu;
-    gpu.program = std::make_shared<const Program>(lowering.lower(at_rank(job, group.rank)));
+    gpu.program =
+        known ? known : std::make_shared<const Program>(lowering.lower(at_rank(job, group.rank)));
     for (const int rank : group.ranks) {
       gpu.index = rank;
       gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
@@ -121,23 +127,25 @@ std::optional<double> step_of(const Option& option, const Lowering& lowering,
 /// The same with its step where it runs.
 Change simulate_change(const Option& option, const Lowering& lowering, std::string words,
                        const Variant& variant, bool same_program = false) {
-  Change change = judge_change(option, lowering, std::move(words), variant, same_program);
+  TrainingJob job = variant.job;
+  // One card's program gives its step, too, where it is whole.
+  const bool whole = option.gpus.size() == 1 && job.accumulation <= few_passes;
+  job.record_computes = whole;
+  const auto own = changed_program(lowering, std::move(job), same_program);
+  Change change = judge_change(option, std::move(words), variant, own);
   if (change.verdict != Verdict::does_not_fit) {
-    change.step_seconds = step_of(option, lowering, variant);
+    change.step_seconds = step_of(option, lowering, variant, whole ? own : nullptr);
   }
   return change;
 }
 
-/// Nothing where no card can hold it.
-std::optional<std::int64_t> peak_of(const Lowering& lowering, const TrainingJob& job,
+/// The peak of a job's live bytes; nothing where no card can hold it.
+std::optional<std::int64_t> peak_of(const Lowering& lowering, TrainingJob job,
                                     const run::AllocatorSettings& allocator) {
-  run::RunLimits limits;
-  limits.settings = allocator;
-  const Program program = lowering.lower(in_short(job));
+  job.record_computes = false;
+  const Program program = lowering.lower(in_short(std::move(job)));
   if (!countable(program)) return {};
-  const run::RunResult result = run_program(program, limits);
-  if (result.failure) return {};
-  return std::max(result.allocated_peak, result.loading.allocated);
+  return run::rounded_peak(program, allocator);
 }
 
 /// What stays on the card whatever the passes are like, bytes: the change that leaves least of
@@ -279,21 +287,29 @@ std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowe
   variant.job.accumulation = 1;
   return largest(most, [&](std::int64_t micro) {
     variant.job.micro_batch = micro;
-    return judge_change(option, lowering, "", variant, false, Find::verdict).verdict ==
-           Verdict::fits;
+    const auto own = changed_program(lowering, variant.job, false);
+    return judge_change(option, "", variant, own, Find::verdict).verdict == Verdict::fits;
   });
 }
 
 std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {
   std::vector<AssumptionEffect> effects;
-  const std::int64_t peak = option.worst_gpu().judgement.unlimited.allocated_peak;
+  // Two passes show what any number does: the later ones are like the second.
+  const auto passes = [](TrainingJob job) {
+    job.accumulation = std::min<std::int64_t>(job.accumulation, 2);
+    return job;
+  };
+  const run::AllocatorSettings& allocator = option.job.allocator;
+  const auto peak = peak_of(lowering, passes(option.job.job), allocator);
   for (const spec::Assumption& assumption : option.job.assumptions) {
     AssumptionEffect effect{assumption, 0, 0};
+    const bool counts_passes = assumption.key == "accumulation";
+    const auto own = counts_passes ? peak_of(lowering, option.job.job, allocator) : peak;
     for (const TrainingJob& other : other_choices(option, assumption.key)) {
-      const auto other_peak = peak_of(lowering, other, option.job.allocator);
-      if (!other_peak) continue;
-      effect.low = std::min(effect.low, *other_peak - peak);
-      effect.high = std::max(effect.high, *other_peak - peak);
+      const auto changed = peak_of(lowering, counts_passes ? other : passes(other), allocator);
+      if (!own || !changed) continue;
+      effect.low = std::min(effect.low, *changed - *own);
+      effect.high = std::max(effect.high, *changed - *own);
     }
     effects.push_back(std::move(effect));
   }
