@@ -81,8 +81,7 @@ std::uint32_t Trace::tensor_number(const Tensor& tensor) {
   return it == numbers_.end() ? output_number(tensor, tensor->producer) : it->second;
 }
 
-std::int32_t Trace::ran(const Compute& cost, const std::vector<Tensor>& inputs,
-                        const std::vector<Tensor>& outputs) {
+std::int32_t Trace::ran(const Compute& cost, tensor::Tensors inputs, tensor::Tensors outputs) {
   if (cost.backward || whole_) {
     if (cost.backward && current_ >= 0) {
       Operator& op = graph_.operators[static_cast<std::size_t>(current_)];

@@ -14,8 +14,7 @@ class Trace : public tensor::OperatorRecorder {
  public:
   explicit Trace(const tensor::Runtime& runtime) : runtime_(runtime) {}
 
-  std::int32_t ran(const Compute& cost, const std::vector<tensor::Tensor>& inputs,
-                   const std::vector<tensor::Tensor>& outputs) override;
+  std::int32_t ran(const Compute& cost, tensor::Tensors inputs, tensor::Tensors outputs) override;
   /// Reads what every node of the autograd graph saves. Only the first call of a trace counts.
   void backward_begins(const tensor::Tensor& root) override;
   void node_runs(const tensor::Node& node) override;

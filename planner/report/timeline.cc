@@ -43,22 +43,36 @@ std::string timeline_picture(const search::Option& option, const TableStyle& sty
   run::TimeSettings settings;
   settings.events = true;
   const run::TimeResult result = run::run_time(programs, search::machine_for(option), settings);
+  const bool alike = programs.size() == 1 && programs.front().ranks.size() > 1;
+  using Line = std::pair<std::uint32_t, std::uint8_t>;  // of a program, a stream
+  std::map<Line, std::string> names;
+  for (const run::TimedEvent& event : result.events) {
+    std::string& name = names[{event.program, event.stream}];
+    if (!name.empty()) continue;
+    const run::RankProgram& program = programs[event.program];
+    if (!alike) {
+      name = "rank " + std::to_string(program.ranks.front());
+      if (program.ranks.size() > 1) name += "-" + std::to_string(program.ranks.back());
+      name += " ";
+    }
+    name += program.program->streams[event.stream];
+  }
+  std::size_t width = 18;
+  for (const auto& [line, name] : names) width = std::max(width, name.size());
+  columns -= static_cast<int>(width) - 18;
   const double column = result.step_seconds / columns;
-  std::map<std::pair<std::uint32_t, std::uint8_t>, Row> rows;
+  std::map<Line, Row> rows;
   for (const run::TimedEvent& event : result.events) {
     Row& row = rows[{event.program, event.stream}];
     row.resize(static_cast<std::size_t>(columns), 0.0);
     add(row, event.start, event.end, column);
   }
   std::string out = "\n  the steady step of " + format_seconds(Seconds{result.step_seconds}) +
-                    ", by stream (shade: share of the time it is busy)\n";
-  for (const auto& [key, row] : rows) {
-    const run::RankProgram& program = programs[key.first];
-    std::string name = "rank " + std::to_string(program.ranks.front());
-    if (program.ranks.size() > 1) name += "-" + std::to_string(program.ranks.back());
-    name += " " + program.program->streams[key.second];
-    if (name.size() > 18) name.resize(18);
-    out += "  " + name + std::string(18 - name.size(), ' ') + "|" +
+                    (alike ? " of every rank" : "") +
+                    ", by stream (shade: busy time)\n";
+  for (const auto& [line, row] : rows) {
+    const std::string& name = names[line];
+    out += "  " + name + std::string(width - name.size(), ' ') + "|" +
            drawn(row, column, style.unicode) + "|\n";
   }
   return out;

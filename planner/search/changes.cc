@@ -108,10 +108,14 @@ std::optional<double> step_of(const Option& option, const Lowering& lowering,
   const std::int64_t gpus = option.spec->cluster.count;
   TrainingJob job = variant.job;
   job.record_computes = true;
-  for (const RankGroup& group : rank_groups(at_rank(job, 0), option.parallel, gpus)) {
+  const std::vector<RankGroup> groups = rank_groups(at_rank(job, 0), option.parallel, gpus);
+  const auto job_of = [&](int rank) { return at_rank(job, rank); };
+  const std::vector<LoweredGroup> lowered = known
+                                                ? std::vector<LoweredGroup>{{groups.front(), known}}
+                                                : lower_groups(lowering, groups, job_of);
+  for (const auto& [group, program] : lowered) {
     Gpu gpu;
-    gpu.program =
-        known ? known : std::make_shared<const Program>(lowering.lower(at_rank(job, group.rank)));
+    gpu.program = program;
     for (const int rank : group.ranks) {
       gpu.index = rank;
       gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;

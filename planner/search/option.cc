@@ -215,16 +215,16 @@ void judge_ranks(Option& option, const program::Lowering& lowering) {
   alone.record_computes = true;
   option.gpus.resize(static_cast<std::size_t>(count));
   std::vector<Gpu> judged;
-  for (const RankGroup& group : rank_groups(alone, option.parallel, count)) {
-    const program::TrainingJob own = job_of_rank(alone, option.parallel, count, group.rank);
-    auto program = std::make_shared<const Program>(lowering.lower(own));
+  const auto job_of = [&](int rank) { return job_of_rank(alone, option.parallel, count, rank); };
+  for (const auto& [group, program] :
+       lower_groups(lowering, rank_groups(alone, option.parallel, count), job_of)) {
     const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
-      return same_memory(*gpu.program, *program);
+      return gpu.program == program || same_memory(*gpu.program, *program);
     });
     judged.push_back(same != judged.end() ? *same
                                           : judge_gpu(option, lowering.model(), card, program));
     Gpu& gpu = judged.back();
-    gpu.program = std::move(program);
+    gpu.program = program;
     gpu.role = group.role;
     for (const int rank : group.ranks) {
       gpu.index = rank;

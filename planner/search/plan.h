@@ -60,8 +60,8 @@ struct Change {
 
 struct AssumptionEffect {
   spec::Assumption assumption;
-  /// Allocated bytes of the peak under the other choices, less those of the plan: the range, 0
-  /// included.
+  /// Live bytes at the peak under the other choices, each rounded as the allocator rounds it, less
+  /// those of the plan: the range, 0 included.
   std::int64_t low = 0, high = 0;
 };
 

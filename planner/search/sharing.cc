@@ -137,6 +137,19 @@ std::vector<RankGroup> rank_groups(const program::TrainingJob& job, Parallel par
   return groups;
 }
 
+std::vector<LoweredGroup> lower_groups(
+    const program::Lowering& lowering, std::vector<RankGroup> groups,
+    const std::function<program::TrainingJob(int rank)>& job_of) {
+  std::vector<LoweredGroup> lowered;
+  for (RankGroup& group : groups) {
+    const bool known = !lowered.empty() && lowered.front().program->same_on_all_ranks;
+    auto program = known ? lowered.front().program
+                         : std::make_shared<const Program>(lowering.lower(job_of(group.rank)));
+    lowered.push_back({std::move(group), std::move(program)});
+  }
+  return lowered;
+}
+
 namespace {
 
 /// DeepSpeed's configuration of a stage, the rest at its defaults; stage 0 is its data parallelism.

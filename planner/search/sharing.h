@@ -1,6 +1,8 @@
 #pragma once
 // Ways to share a job among the GPUs of an option, as the lowering takes them.
 
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,16 @@ struct RankGroup {
 };
 std::vector<RankGroup> rank_groups(const program::TrainingJob& job, spec::Parallel parallel,
                                    std::int64_t gpus);
+
+/// The program of a group's first rank; groups share one where nothing in it depends on the rank.
+struct LoweredGroup {
+  RankGroup group;
+  std::shared_ptr<const Program> program;
+};
+/// `job_of` gives the job of a rank.
+std::vector<LoweredGroup> lower_groups(const program::Lowering& lowering,
+                                       std::vector<RankGroup> groups,
+                                       const std::function<program::TrainingJob(int rank)>& job_of);
 
 /// The job of `rank` of `ranks` under a strategy. `job` is the one of a single GPU; one of Megatron
 /// has its degrees already.

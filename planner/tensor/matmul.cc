@@ -35,9 +35,11 @@ void record(const char* kind, const Tensor& a, const Tensor& b, const Tensor& bi
   const double groups = static_cast<double>(c.groups);
   c.flops =
       2.0 * groups * static_cast<double>(c.m) * static_cast<double>(c.k) * static_cast<double>(c.n);
-  std::vector<Tensor> inputs{a, b};
-  if (bias) inputs.push_back(bias);
-  runtime.ran(kind, inputs, {out}, c);
+  if (bias) {
+    runtime.ran(kind, {a, b, bias}, {out}, c);
+  } else {
+    runtime.ran(kind, {a, b}, {out}, c);
+  }
 }
 
 /// Operands that are neither row- nor column-major are copied first (Blas.cpp, prepare_matrix).

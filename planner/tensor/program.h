@@ -119,6 +119,7 @@ struct Program {
   std::vector<std::string> streams{"compute"};  // names; 0 is the current stream of the main thread
   std::uint32_t events = 0;
   std::int32_t rank = 0;
+  bool same_on_all_ranks = false;    // nothing in it depends on `rank`
   std::vector<std::string> modules;  // paths; 0 is the whole program
   std::int64_t parameters_total = 0;
   std::int64_t parameters_trainable = 0;

@@ -13,8 +13,7 @@ struct OperatorRecorder {
   virtual ~OperatorRecorder() = default;
   /// An operator ran, a view too (then cost.bytes is 0). Gives the operator's number, which its
   /// outputs carry as `producer`, or -1.
-  virtual std::int32_t ran(const Compute& cost, const std::vector<Tensor>& inputs,
-                           const std::vector<Tensor>& outputs) = 0;
+  virtual std::int32_t ran(const Compute& cost, Tensors inputs, Tensors outputs) = 0;
   /// The backward pass from `root` is about to begin: the autograd graph is whole.
   virtual void backward_begins(const Tensor& root) = 0;
   /// The node whose backward runs from now on.

@@ -257,8 +257,7 @@ double touched_bytes(const Tensor& tensor) {
 
 }  // namespace
 
-void Runtime::ran(const char* kind, const std::vector<Tensor>& inputs,
-                  const std::vector<Tensor>& outputs, Compute cost) {
+void Runtime::ran(const char* kind, Tensors inputs, Tensors outputs, Compute cost) {
   if (stopped_) return;
   cost.kind = kind;
   cost.module = label.module;

@@ -133,8 +133,7 @@ class Runtime {
   /// An operator ran on the device. `cost` gives flops and the shape of a product; bytes are those
   /// of the tensors, each element read or written once, where it gives none. Module and direction
   /// are the label's. Becomes an instruction where computes are recorded.
-  void ran(const char* kind, const std::vector<Tensor>& inputs, const std::vector<Tensor>& outputs,
-           Compute cost = {});
+  void ran(const char* kind, Tensors inputs, Tensors outputs, Compute cost = {});
   /// Kernels ran that the model's graph does not show (optimizers, fills, scratch work): for the
   /// time clock alone, in `launches` launches of one operator.
   void launched(const char* kind, DType dtype, double bytes, std::int64_t launches = 1);

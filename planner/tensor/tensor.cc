@@ -53,10 +53,9 @@ Shape contiguous_strides(const Shape& shape) {
   return stride;
 }
 
-void Tensor::reset() {
-  if (TensorBody* body = std::exchange(body_, nullptr)) {
-    if (--body->references == 0) body->runtime->drop(body);
-  }
+void Tensor::release() {
+  TensorBody* body = std::exchange(body_, nullptr);
+  if (--body->references == 0) body->runtime->drop(body);
 }
 
 bool Tensor::contiguous() const {
@@ -94,10 +93,9 @@ NodeRef::NodeRef(Node* node) : node_(node) {
   if (node_) ++node_->references;
 }
 
-void NodeRef::reset() {
-  if (Node* node = std::exchange(node_, nullptr)) {
-    if (--node->references == 0) node->runtime->drop(node);
-  }
+void NodeRef::release() {
+  Node* node = std::exchange(node_, nullptr);
+  if (--node->references == 0) node->runtime->drop(node);
 }
 
 }  // namespace shardfit::tensor

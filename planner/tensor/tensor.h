@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <utility>
+#include <vector>
 
 #include "tensor/dtype.h"
 #include "tensor/program.h"
@@ -63,7 +64,9 @@ class Tensor {
     return *this;
   }
   ~Tensor() { reset(); }
-  void reset();
+  void reset() {
+    if (body_) release();
+  }
 
   explicit operator bool() const { return body_ != nullptr; }
   TensorBody* operator->() const { return body_; }
@@ -84,6 +87,7 @@ class Tensor {
   std::uint32_t use_count() const;
 
  private:
+  void release();
   TensorBody* body_ = nullptr;
 };
 
@@ -105,13 +109,32 @@ class NodeRef {
     return *this;
   }
   ~NodeRef() { reset(); }
-  void reset();
+  void reset() {
+    if (node_) release();
+  }
   explicit operator bool() const { return node_ != nullptr; }
   Node* operator->() const { return node_; }
   Node* get() const { return node_; }
 
  private:
+  void release();
   Node* node_ = nullptr;
+};
+
+/// Tensors that stand in a row somewhere else: a list in the call, or a vector.
+class Tensors {
+ public:
+  Tensors(std::initializer_list<Tensor> list) : size_(list.size()) { first_ = list.begin(); }
+  Tensors(const std::vector<Tensor>& vector) : first_(vector.data()), size_(vector.size()) {}
+  const Tensor* begin() const { return first_; }
+  const Tensor* end() const { return first_ + size_; }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  const Tensor& front() const { return *first_; }
+
+ private:
+  const Tensor* first_ = nullptr;
+  std::size_t size_ = 0;
 };
 
 struct TensorBody {

@@ -86,6 +86,7 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
         }
       });
     }
+    runtime_.program.same_on_all_ranks = even();
     shared_.machine.hooks = this;
     shared_.machine.hooks_around_recompute = job_.around_recompute;
   }
@@ -180,6 +181,17 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
     const std::uint32_t done = exchange_aside(runtime_, CollectiveKind::all_reduce, summed, mesh);
     runtime_.wait_event(done, runtime_.current_stream);
     return runtime_.empty(norms.shape(), norms.dtype());
+  }
+
+  /// All ranks are in one group, and its parts of every parameter are equal.
+  bool even() const {
+    if (job_.tensor > 1 || job_.replicas > 1 || meshes_.smaller.size() < job_.ranks) return false;
+    const std::int64_t ranks = job_.ranks;
+    return std::all_of(units_.begin(), units_.end(), [&](const Unit& unit) {
+      const auto& parameters = unit.group.parameters;
+      return std::all_of(parameters.begin(), parameters.end(),
+                         [&](const Parameter& p) { return p.shape[0] % ranks == 0; });
+    });
   }
 
   /// Parameters that every tensor rank has whole.
