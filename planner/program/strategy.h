@@ -14,6 +14,24 @@
 
 namespace shardfit::program {
 
+/// How the parameters of a pipeline's stage are shared, as its schedule asks
+/// (torch/distributed/pipelining/stage.py, schedules.py).
+class StageSharding {
+ public:
+  virtual ~StageSharding() = default;
+  /// The backward of a micro-batch comes, which neither exchanges gradients nor lets whole
+  /// parameters go (backward_maybe_with_nosync).
+  virtual void before_backward_pass() = 0;
+  /// All micro-batches have been: what they left is exchanged (perform_reduce_grad).
+  virtual void reduce_gradients() = 0;
+  /// The passes that found out shapes are over (_post_metadata_inference_cleanup).
+  virtual void forget_passes() = 0;
+  /// All parameters are gathered at once (UNSHARD), awaited, let go (RESHARD).
+  virtual void unshard() = 0;
+  virtual void await_unshard() = 0;
+  virtual void reshard() = 0;
+};
+
 class Strategy {
  public:
   virtual ~Strategy() = default;
@@ -40,14 +58,8 @@ class Strategy {
   virtual void after_backward() {}
   /// The call that ran the backward pass has returned.
   virtual void backward_returned() {}
-  /// Of a stage of a pipeline (torch/distributed/pipelining/stage.py): the backward of a
-  /// micro-batch comes, which neither exchanges gradients nor lets whole parameters go
-  /// (backward_maybe_with_nosync).
-  virtual void before_stage_backward() {}
-  /// All micro-batches have been: what they left is exchanged (perform_reduce_grad).
-  virtual void reduce_stage() {}
-  /// The passes that found out shapes are over (_post_metadata_inference_cleanup).
-  virtual void forget_passes() {}
+  /// What it does where the wrapped model is a stage of a pipeline; null: nothing.
+  virtual StageSharding* of_stage() { return nullptr; }
   /// The wrapper updates the parameters by itself; false: the loop's optimizer does.
   virtual bool step() { return false; }
 };

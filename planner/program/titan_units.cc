@@ -2,19 +2,6 @@
 
 namespace shardfit::program {
 
-std::vector<std::int64_t> titan_stage_layers(std::int64_t stages, std::int64_t layers) {
-  const std::int64_t counted = layers + 2;
-  std::vector<std::int64_t> each(static_cast<std::size_t>(stages), counted / stages);
-  for (std::int64_t i = 0; i < counted % stages; ++i) ++each[static_cast<std::size_t>(i)];
-  --each.front();
-  --each.back();
-  return each;
-}
-
-std::vector<std::int64_t> titan_stages(const TitanJob& job) { return {job.pipeline_rank()}; }
-
-bool titan_holds_last(const TitanJob& job) { return titan_stages(job).back() == job.pipeline - 1; }
-
 Fsdp2Job titan_stage_units(Fsdp2Job job, bool first, bool last) {
   std::erase_if(job.units, [&](const Fsdp2Unit& unit) {
     const bool input = unit.modules.front() == "tok_embeddings";

@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-namespace shardfit::program {
+#include "program/degrees.h"
+#include "program/pipelining_actions.h"
 
-/// torch/distributed/pipelining/schedules.py
-enum class TitanSchedule : std::uint8_t { gpipe, one_forward_one_backward };
+namespace shardfit::program {
 
 struct TitanJob {
   std::int64_t tensor = 1;
@@ -16,15 +16,18 @@ struct TitanJob {
   std::int64_t pipeline = 1;  // that each hold other layers
   std::int64_t rank = 0;      // pipeline outermost, then data, then tensor
                               // (torchtitan/distributed/parallel_dims.py, build_mesh)
-  TitanSchedule schedule = TitanSchedule::one_forward_one_backward;
+  std::int64_t stages_a_rank = 1;
+  PipeliningSchedule schedule = PipeliningSchedule::one_forward_one_backward;
   bool sequence_parallel = true;
   bool loss_parallel = true;
 
   std::int64_t tensor_rank() const { return rank % tensor; }
   std::int64_t data_rank() const { return rank / tensor % data; }
   std::int64_t pipeline_rank() const { return rank / (tensor * data); }
+  std::int64_t stages() const { return pipeline * stages_a_rank; }
 };
 
+PipeliningShape titan_pipeline_shape(const TitanJob& job, std::int64_t micro_batches);
 /// Layers of each of a model's stages; input and output count as one layer each
 /// (torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part).
 std::vector<std::int64_t> titan_stage_layers(std::int64_t stages, std::int64_t layers);
@@ -32,5 +35,9 @@ std::vector<std::int64_t> titan_stage_layers(std::int64_t stages, std::int64_t l
 std::vector<std::int64_t> titan_stages(const TitanJob& job);
 /// Whether one of them is the last of the model.
 bool titan_holds_last(const TitanJob& job);
+/// Degrees and micro-batches that cannot be: keys `tp`, `dp`, `pp`, `virtual_stages` and
+/// `micro_batches`.
+std::vector<DegreeFault> check_titan(const TitanJob& job, std::int64_t micro_batches,
+                                     std::int64_t layers);
 
 }  // namespace shardfit::program

@@ -75,7 +75,7 @@ class Trainer : public model::Host {
                   ? std::vector<std::vector<Tensor>>{}
                   : decay_groups(machine_.parameters(root_));
     trainable_ = strategy_ ? strategy_->optimized(std::move(listed)) : std::move(listed);
-    if (groups_.empty()) groups_.push_back(trainable_);
+    if (groups_.empty()) groups_ = one_optimizer_a_root();
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       trainable_[i]->parameter = static_cast<std::int32_t>(i);
     }
@@ -137,6 +137,7 @@ class Trainer : public model::Host {
       return Value::of(strategy_ ? strategy_->clip(trainable_, *job_.clip_foreach)
                                  : clip_gradients(trainable_, *job_.clip_foreach));
     } else if (name == "init_buffers") {
+      if (pipeline_) return {};  // each stage made its own
       for (Module& m : machine_.modules) {
         if (!m.type->construct.empty()) machine_.run_construct(m);
       }
@@ -181,6 +182,18 @@ class Trainer : public model::Host {
   }
 
  private:
+  /// torchtitan gives each stage of a rank an optimizer of its own.
+  std::vector<std::vector<Tensor>> one_optimizer_a_root() const {
+    if (roots_.size() == 1) return {trainable_};
+    std::vector<std::vector<Tensor>> groups(roots_.size());
+    for (std::size_t i = 0; i < roots_.size(); ++i) {
+      for (const model::Parameter& p : machine_.parameters(*roots_[i])) {
+        if (p.tensor->leaf_requires_grad) groups[i].push_back(p.tensor);
+      }
+    }
+    return groups;
+  }
+
   std::unique_ptr<Strategy> make_strategy() {
     if (job_.deepspeed) {
       return make_deepspeed({*job_.deepspeed, machine_, root_, job_.optimizer, job_.implementation,
@@ -360,10 +373,13 @@ graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
 }
 
 std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
-  if (family_->framework != "megatron") return {};
   Globals globals;
   model::set_dimensions(*family_, model_, globals);
-  return check_megatron(job, globals);
+  if (family_->framework == "megatron") return check_megatron(job, globals);
+  if (!job.titan || family_->framework != "torchtitan") return {};
+  const int layers = globals.find("num_hidden_layers");
+  return check_titan(*job.titan, job.accumulation,
+                     globals.values.at(static_cast<std::size_t>(layers)).integer);
 }
 
 Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {
@@ -390,8 +406,8 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }
   try {
+    throw_if_any(check(job), model_);
     if (family_->framework == "megatron") {
-      throw_if_any(check_megatron(job, globals), model_);
       run_megatron(job, machine, class_of(library, head_of(job, *family_).second),
                    class_of(library, program_class(job.program)));
       return std::move(runtime.program);

@@ -1,7 +1,9 @@
 #include "tensor/engine.h"
 
+#include <algorithm>
 #include <queue>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "tensor/ops.h"
 #include "tensor/runtime.h"
@@ -25,21 +27,22 @@ struct Later {
 };
 using Queue = std::priority_queue<Ready, std::vector<Ready>, Later>;
 
-void count_dependencies(Node* root, std::uint64_t pass) {
-  std::vector<Node*> todo{root};
-  root->pass = pass;
-  root->dependencies = 0;
+void count_dependencies(const std::vector<Edge>& roots, std::uint64_t pass) {
+  std::vector<Node*> todo;
+  const auto see = [&](Node* node) {
+    if (node->pass == pass) return;
+    node->pass = pass;
+    node->dependencies = 0;
+    todo.push_back(node);
+  };
+  for (const Edge& root : roots) see(root.node.get());
   while (!todo.empty()) {
     Node* node = todo.back();
     todo.pop_back();
     for (const Edge& edge : node->next) {
       Node* next = edge.node.get();
       if (!next) continue;
-      if (next->pass != pass) {
-        next->pass = pass;
-        next->dependencies = 0;
-        todo.push_back(next);
-      }
+      see(next);
       ++next->dependencies;
     }
   }
@@ -93,28 +96,15 @@ void validate(Node& node, Gradients& gradients) {
 /// that lead to a wanted leaf run, and a wanted leaf's gradient is kept in the place of being
 /// added.
 struct Wanted {
+  const GradientsAsked& asked;
   std::unordered_map<const Node*, bool> leads;
   std::unordered_map<const Node*, Tensor*> leaves;
 
-  /// Whether some wanted leaf lies behind the node, for it and all nodes behind it.
-  bool reaches(Node* root) {
-    std::vector<std::pair<Node*, std::size_t>> path{{root, 0}};
-    leads.emplace(root, leaves.count(root) > 0);
-    while (!path.empty()) {
-      auto& [node, next] = path.back();
-      if (next == node->next.size()) {
-        const bool here = leads.at(node);
-        path.pop_back();
-        if (here && !path.empty()) leads.at(path.back().first) = true;
-        continue;
-      }
-      Node* behind = node->next[static_cast<unsigned>(next++)].node.get();
-      if (!behind) continue;
-      const auto [known, fresh] = leads.emplace(behind, leaves.count(behind) > 0);
-      if (known->second) leads.at(node) = true;
-      if (fresh) path.emplace_back(behind, 0);
-    }
-    return leads.at(root);
+  void watch(const Node& node, const Gradients& arriving) const {
+    if (!asked.arriving) return;
+    const auto watched = asked.arriving->find(&node);
+    if (watched == asked.arriving->end()) return;
+    for (const Tensor& gradient : arriving) watched->second.push_back(gradient);
   }
   bool wants(const Node* node) const {
     const auto found = leads.find(node);
@@ -166,11 +156,12 @@ void evaluate(Node& node, Queue& queue, int depth, Wanted* wanted) {
       Tensor& divided = in[static_cast<unsigned>(node.divided_output)];
       if (divided) divided = div_scalar(divided);
     }
+    if (wanted) wanted->watch(node, in);
     node.backward(node, in, out);
     validate(node, out);
     for (const auto& hook : node.after) hook();
   }
-  node.release_saved();
+  if (!wanted || !wanted->asked.retain) node.release_saved();
   for (std::size_t i = 0; i < node.next.size(); ++i) {
     const Edge& edge = node.next[i];
     if (!edge.node) continue;
@@ -182,20 +173,27 @@ void evaluate(Node& node, Queue& queue, int depth, Wanted* wanted) {
 }
 
 /// One pass; without `wanted` all leaves get their gradients.
-void run_pass(const Tensor& root, const Tensor& gradient, Wanted* wanted) {
-  Runtime& runtime = root.runtime();
+void run_pass(const std::vector<Edge>& roots, const std::vector<Tensor>& gradients,
+              Wanted* wanted) {
+  Runtime& runtime = *roots.front().node.get()->runtime;
   const Scoped<bool> no_grad(runtime.grad_enabled, false);
   const Scoped<bool> thread(runtime.autograd_thread, true);
   const Scoped<int> depth(runtime.backward_depth, runtime.backward_depth + 1);
   const Scoped<Label> label(runtime.label, Label{"backward", 0, true});
   // Nodes run outside the caller's autocast and hooks: the pass has its own thread.
   const Scoped<bool> no_autocast(runtime.autocast.enabled, false);
-  if (runtime.recorder) runtime.recorder->backward_begins(root);
   const Scoped<std::vector<std::function<void()>>> callbacks(runtime.final_callbacks, {});
-  count_dependencies(root->grad_fn.get(), ++runtime.pass);
-  add_pending(*root->grad_fn.get(), root->output, Tensor(gradient));
+  count_dependencies(roots, ++runtime.pass);
   Queue queue;
-  queue.emplace(root->grad_fn, runtime.backward_depth);
+  std::unordered_set<const Node*> begun;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    Node& node = *roots[i].node.get();
+    if (wanted && !wanted->wants(&node)) continue;
+    add_pending(node, roots[i].input, Tensor(gradients[i]));
+    if (node.dependencies == 0 && begun.insert(&node).second) {
+      queue.emplace(roots[i].node, runtime.backward_depth);
+    }
+  }
   while (!queue.empty()) {
     NodeRef node = queue.top().node;
     queue.pop();
@@ -208,17 +206,56 @@ void run_pass(const Tensor& root, const Tensor& gradient, Wanted* wanted) {
 }  // namespace
 
 void run_backward(const Tensor& root, const Tensor& gradient) {
-  if (root->grad_fn) run_pass(root, gradient, nullptr);
+  if (!root->grad_fn) return;
+  if (root.runtime().recorder) root.runtime().recorder->backward_begins(root);
+  run_pass({{root->grad_fn, root->output}}, {gradient}, nullptr);
 }
 
-std::vector<Tensor> gradients_of(const Tensor& root, const Tensor& gradient,
-                                 const std::vector<Tensor>& wanted) {
-  std::vector<Tensor> gradients(wanted.size());
-  Wanted only;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    if (wanted[i]->accumulator) only.leaves.emplace(wanted[i]->accumulator, &gradients[i]);
+std::unordered_map<const Node*, bool> leading_to(const std::vector<Node*>& roots,
+                                                 const std::vector<Node*>& leaves) {
+  std::unordered_map<const Node*, bool> leads;
+  for (const Node* leaf : leaves) leads[leaf] = true;
+  std::unordered_set<const Node*> seen;
+  std::vector<std::pair<Node*, std::size_t>> path;
+  const auto see = [&](Node* node) {
+    if (!seen.insert(node).second) return;
+    leads.emplace(node, false);
+    path.emplace_back(node, 0);
+  };
+  for (Node* root : roots) {
+    see(root);
+    while (!path.empty()) {
+      Node* node = path.back().first;
+      const std::size_t next = path.back().second++;
+      if (next == node->next.size()) {
+        path.pop_back();
+        if (leads.at(node) && !path.empty()) leads.at(path.back().first) = true;
+        continue;
+      }
+      Node* behind = node->next[static_cast<unsigned>(next)].node.get();
+      if (!behind) continue;
+      see(behind);
+      if (leads.at(behind)) leads.at(node) = true;
+    }
   }
-  if (root->grad_fn && only.reaches(root->grad_fn.get())) run_pass(root, gradient, &only);
+  return leads;
+}
+
+std::vector<Tensor> gradients_of(const GradientsAsked& asked) {
+  std::vector<Tensor> gradients(asked.wanted.size());
+  std::vector<Node*> roots;
+  for (const Edge& root : asked.roots) roots.push_back(root.node.get());
+  std::vector<Node*> leaves;
+  Wanted wanted{asked, {}, {}};
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (!asked.wanted[i]) continue;
+    leaves.push_back(asked.wanted[i]);
+    wanted.leaves.emplace(asked.wanted[i], &gradients[i]);
+  }
+  wanted.leads = leading_to(roots, leaves);
+  const bool reached =
+      std::any_of(roots.begin(), roots.end(), [&](const Node* root) { return wanted.wants(root); });
+  if (reached) run_pass(asked.roots, asked.gradients, &wanted);
   return gradients;
 }
 

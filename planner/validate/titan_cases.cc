@@ -12,6 +12,16 @@ bool one(const Node& map, const char* key) {
   return !given(map, key) || text(map, key) == "1" || text(map, key) == "0";
 }
 
+std::optional<program::PipeliningSchedule> titan_schedule(const std::string& name) {
+  using program::PipeliningSchedule;
+  if (name == "gpipe") return PipeliningSchedule::gpipe;
+  if (name == "1f1b") return PipeliningSchedule::one_forward_one_backward;
+  if (name == "interleaved-1f1b") return PipeliningSchedule::interleaved;
+  if (name == "interleaved-zero-bubble") return PipeliningSchedule::interleaved_zero_bubble;
+  if (name == "zbv") return PipeliningSchedule::zero_bubble_v;
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string unsupported_titan(const Node& c) {
@@ -25,7 +35,7 @@ std::string unsupported_titan(const Node& c) {
   }
   if (!one(parallel, "pipeline")) {
     const std::string schedule = text(parallel, "schedule");
-    if (schedule != "1f1b" && schedule != "gpipe") return "pipeline schedule " + schedule;
+    if (!titan_schedule(schedule)) return "pipeline schedule " + schedule;
     if (strategy != "fsdp2") return "a pipeline without fully_shard";
     if (text(parallel, "split") != "torchtitan default") return "split " + text(parallel, "split");
   }
@@ -50,7 +60,8 @@ void read_titan(const Node& c, Case& out, Diagnostics& faults) {
   titan.rank = whole(c, "rank", 0, faults);
   titan.tensor = whole(parallel, "tensor", 1, faults);
   titan.pipeline = whole(parallel, "pipeline", 1, faults);
-  if (text(parallel, "schedule") == "gpipe") titan.schedule = program::TitanSchedule::gpipe;
+  if (const auto schedule = titan_schedule(text(parallel, "schedule"))) titan.schedule = *schedule;
+  titan.stages_a_rank = whole(parallel, "virtual_stages", 1, faults);
   titan.loss_parallel = text(c, "loss") == "vocab_parallel";
   job.titan = titan;
   job.early_stop = false;

@@ -59,7 +59,7 @@ struct Unit {
   std::vector<Unit*> next, previous;  // explicitly prefetched in forward, in backward
 };
 
-class Fsdp2 : public Strategy, public model::ModuleHooks {
+class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
  public:
   Fsdp2(const Fsdp2Job& job, model::Machine& machine)
       : job_(job), meshes_(meshes_of(job)), shared_(machine), runtime_(machine.runtime) {}
@@ -110,18 +110,28 @@ class Fsdp2 : public Strategy, public model::ModuleHooks {
   }
   void after_forward(bool, Value&) override {}
 
-  void before_stage_backward() override { set_backward(false); }
-  void reduce_stage() override {
+  StageSharding* of_stage() override { return this; }
+  void before_backward_pass() override { set_backward(false); }
+  void reduce_gradients() override {
     set_backward(true);
     const Scoped<bool> no_grad(runtime_.grad_enabled, false);
     for (Unit* unit : ordered_) unit->group.after_backward();
     end_backward();
   }
   void forget_passes() override {
+    reshard();
     for (Unit* unit : ordered_) {
-      unit->group.reshard();
       for (Parameter& p : unit->group.parameters) p.shard->grad.reset();
     }
+  }
+  void unshard() override {
+    for (Unit* unit : ordered_) unit->group.unshard_aside();
+  }
+  void await_unshard() override {
+    for (Unit* unit : ordered_) unit->group.wait_for_unshard();
+  }
+  void reshard() override {
+    for (Unit* unit : ordered_) unit->group.reshard();
   }
 
   void before_forward(const Module& module, Value* arguments, std::size_t count) override {

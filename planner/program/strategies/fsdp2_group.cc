@@ -29,7 +29,7 @@ const Mesh& Group::gather_mesh() const {
                                                                          : meshes_.shard;
 }
 
-void Group::unshard() {
+void Group::start_unshard(bool aside) {
   if (gathering_ || holds_whole() || parameters.empty()) return;
   if (resharded_) {
     shared_.gather_streams_wait(*resharded_);
@@ -40,7 +40,7 @@ void Group::unshard() {
     gathering_ = std::make_shared<Gathering>();
     gathering_->event = shared_.record();
   } else {
-    gathering_ = all_gather();
+    gathering_ = all_gather(aside);
   }
 }
 
@@ -78,14 +78,16 @@ std::vector<Tensor> Group::gather_inputs(Tensor& flat) const {
   return inputs;
 }
 
-std::shared_ptr<Gathering> Group::all_gather() const {
+/// get_all_gather_streams
+std::shared_ptr<Gathering> Group::all_gather(bool aside) const {
+  const std::uint8_t copy_in = aside ? runtime_.current_stream : shared_.copy_in;
   auto gathering = std::make_shared<Gathering>();
   const Scoped<bool> no_grad(runtime_.grad_enabled, false);
   std::vector<Tensor> inputs;
   Tensor flat;
   const Mesh& mesh = gather_mesh();
   {
-    const Scoped<std::uint8_t> on(runtime_.current_stream, shared_.copy_in);
+    const Scoped<std::uint8_t> on(runtime_.current_stream, copy_in);
     inputs = gather_inputs(flat);
     // Inputs of different dtypes are gathered as bytes.
     DType dtype = inputs[0].dtype();
@@ -100,6 +102,11 @@ std::shared_ptr<Gathering> Group::all_gather() const {
     gathering->output = runtime_.empty(Shape{count * mesh.size()}, dtype);
     runtime_.set_category(gathering->output, Category::communication);
     copied(runtime_, "foreach_copy", inputs, {}, 2);
+    if (aside) {
+      gathering->event =
+          exchange_aside(runtime_, CollectiveKind::all_gather, gathering->output, mesh);
+      return gathering;
+    }
     const std::uint32_t ready = shared_.record();
     runtime_.wait_event(ready, shared_.gather);
   }

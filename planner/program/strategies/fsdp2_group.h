@@ -68,7 +68,9 @@ class Group {
   bool exchange_gradients = true;
   bool reshard_after_backward = true;
 
-  void unshard();
+  void unshard() { start_unshard(false); }
+  /// The same on the current stream and the communicator's (unshard with async_op).
+  void unshard_aside() { start_unshard(true); }
   void wait_for_unshard();
   void reshard();
   /// Gathers ahead of its time, as in the forward or in the backward.
@@ -80,9 +82,10 @@ class Group {
   bool holds_whole() const { return !parameters.empty() && parameters[0].held == Held::whole; }
 
  private:
+  void start_unshard(bool aside);
   const Mesh& gather_mesh() const;
   std::vector<tensor::Tensor> gather_inputs(tensor::Tensor& flat) const;
-  std::shared_ptr<Gathering> all_gather() const;
+  std::shared_ptr<Gathering> all_gather(bool aside) const;
   void copy_out(const Gathering& gathering);
   void copy_own();
   void prefetch_previous();

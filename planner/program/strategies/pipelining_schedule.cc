@@ -49,8 +49,9 @@ void Schedule::initialize() {
   {
     Tensor vote;
     for (const auto& stage : stages_) vote = stage->vote(vote);
+    Tensor result = vote;
     for (auto stage = stages_.rbegin(); stage != stages_.rend(); ++stage) {
-      vote = (*stage)->result_of_vote(vote);
+      result = (*stage)->result_of_vote(result);
     }
   }
   for (const auto& stage : stages_) stage->prepare_forward(tokens_.front());
@@ -98,7 +99,7 @@ class GPipe : public Schedule {
       sent_back.push_back(begin(stage().backward_sends(i)));
     }
     for (const Works& works : sent_back) wait(works);
-    reduce_gradients();
+    reduce_gradients(stage());
   }
 };
 
@@ -149,7 +150,7 @@ class OneForwardOneBackward : public Schedule {
       sent = begin(sends_back);
     }
     wait(sent);
-    reduce_gradients();
+    reduce_gradients(stage());
   }
 
  private:

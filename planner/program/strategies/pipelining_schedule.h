@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "program/pipelining_actions.h"
 #include "program/strategies/pipelining_stage.h"
 
 namespace shardfit::program::pipelining {
@@ -25,9 +26,9 @@ class Schedule {
   /// The rest of _step_microbatches, up to the exchange of gradients: its names live until that is
   /// over.
   virtual void passes() = 0;
-  /// perform_reduce_grad of all stages
-  void reduce_gradients() {
-    for (const auto& stage : stages_) stage->reduce_gradients();
+  /// perform_reduce_grad
+  static void reduce_gradients(const Stage& stage) {
+    if (stage.sharding()) stage.sharding()->reduce_gradients();
   }
   Stage& stage(std::size_t i = 0) { return *stages_[i]; }
   tensor::Tensor forward(Stage& stage, std::int64_t micro_batch);
@@ -50,12 +51,17 @@ class Schedule {
   std::vector<tensor::Tensor> tokens_, labels_, losses_;
 };
 
-/// ScheduleGPipe, Schedule1F1B
+/// ScheduleGPipe, Schedule1F1B, both of one stage
 std::unique_ptr<Schedule> make_gpipe(tensor::Runtime& runtime,
                                      std::vector<std::unique_ptr<Stage>> stages,
                                      std::int64_t micro_batches, Loss loss);
 std::unique_ptr<Schedule> make_one_forward_one_backward(tensor::Runtime& runtime,
                                                         std::vector<std::unique_ptr<Stage>> stages,
                                                         std::int64_t micro_batches, Loss loss);
+/// _PipelineScheduleRuntime: the actions of one rank, one by one.
+std::unique_ptr<Schedule> make_runtime(tensor::Runtime& runtime,
+                                       std::vector<std::unique_ptr<Stage>> stages,
+                                       std::int64_t micro_batches, Loss loss,
+                                       std::vector<PipelineAction> actions);
 
 }  // namespace shardfit::program::pipelining

@@ -12,12 +12,12 @@ using tensor::Scoped;
 using tensor::Shape;
 using tensor::Tensor;
 
-Stage::Stage(model::Machine& machine, const model::Module& root, Strategy* strategy,
+Stage::Stage(model::Machine& machine, const model::Module& root, StageSharding* sharding,
              StageSettings settings)
     : machine_(machine),
       runtime_(machine.runtime),
       root_(root),
-      strategy_(strategy),
+      sharding_(sharding),
       settings_(std::move(settings)),
       group_(runtime_.group(settings_.ranks)) {}
 
@@ -63,7 +63,13 @@ void Stage::prepare_backward(const Loss& loss_of, const Tensor& labels) {
     const bool asks = !first();
     Tensor ones;
     if (asks || !last()) ones = runtime_.empty(end.shape(), end.dtype());
-    if (asks) tensor::gradients_of(end, ones, {pass.input});
+    if (asks) {
+      tensor::GradientsAsked asked;
+      asked.roots = {{end->grad_fn, end->output}};
+      asked.gradients = {ones};
+      asked.wanted = {pass.input->accumulator};
+      tensor::gradients_of(asked);
+    }
   }
   if (last()) return;
   for (std::int64_t i = 0; i < settings_.micro_batches; ++i) {
@@ -73,7 +79,7 @@ void Stage::prepare_backward(const Loss& loss_of, const Tensor& labels) {
 
 void Stage::forget_passes() {
   inferred_ = {};
-  if (strategy_) strategy_->forget_passes();
+  if (sharding_) sharding_->forget_passes();
 }
 
 Tensor Stage::forward(std::int64_t micro_batch, const Tensor& tokens) {
@@ -86,25 +92,69 @@ Tensor Stage::forward(std::int64_t micro_batch, const Tensor& tokens) {
   return output;
 }
 
-void Stage::backward(std::int64_t micro_batch, const Tensor& loss) {
+Tensor Stage::full_backward(const Tensor& end, const Tensor& gradient, const Tensor& input) {
+  if (sharding_) sharding_->before_backward_pass();
+  const Scoped<Label> label(runtime_.label, {"ones_like", 0, true});
+  {
+    const Tensor given = gradient ? gradient : runtime_.empty(end.shape(), end.dtype());
+    tensor::run_backward(end, given);
+  }
+  return std::exchange(input->grad, {});
+}
+
+void Stage::backward(std::int64_t micro_batch, const Tensor& loss, bool full) {
   const auto at = forwards_.find(micro_batch);
   const Pass pass = std::move(at->second);
   forwards_.erase(at);
-  if (strategy_) strategy_->before_stage_backward();
-  const Scoped<Label> label(runtime_.label, {"ones_like", 0, true});
-  {
-    const Tensor end = last() ? loss : pass.output;
-    const Tensor gradient = last() ? runtime_.empty(end.shape(), end.dtype())
-                                   : received_gradients_[static_cast<std::size_t>(micro_batch)];
-    tensor::run_backward(end, gradient);
+  const Tensor end = last() ? loss : pass.output;
+  const Tensor gradient =
+      last() ? Tensor() : received_gradients_[static_cast<std::size_t>(micro_batch)];
+  if (full) {
+    input_gradients_[micro_batch] = full_backward(end, gradient, pass.input);
+  } else {
+    Deferred deferred{pass.input, end, gradient, {}};
+    if (!first()) {
+      if (sharding_) sharding_->before_backward_pass();
+      const Scoped<Label> label(runtime_.label, {"ones_like", 0, true});
+      const Tensor given = gradient ? gradient : runtime_.empty(end.shape(), end.dtype());
+      input_gradients_[micro_batch] =
+          backward_of_input(end, given, pass.input, machine_.parameters(root_), deferred.groups);
+    } else {
+      input_gradients_[micro_batch] = {};
+    }
+    deferred_[micro_batch] = std::move(deferred);
   }
-  input_gradients_[micro_batch] = std::exchange(pass.input->grad, {});
   // What the loss was made of is given back to nobody: its history goes (detach_).
   if (last() && !first() && !pass.output->base) pass.output->grad_fn = {};
 }
 
-void Stage::reduce_gradients() {
-  if (strategy_) strategy_->reduce_stage();
+/// The first stage has no input that a gradient leads to: it runs all of it now.
+void Stage::backward_weight(std::int64_t micro_batch) {
+  const auto at = deferred_.find(micro_batch);
+  Deferred deferred = std::move(at->second);
+  deferred_.erase(at);
+  if (first()) {
+    full_backward(deferred.end, deferred.gradient, deferred.input);
+    return;
+  }
+  if (sharding_) sharding_->before_backward_pass();
+  const Scoped<Label> label(runtime_.label, {"weight_gradients", 0, true});
+  backward_of_weights(deferred.groups);
+}
+
+void Stage::take_input(const Tensor& output, std::int64_t micro_batch) {
+  received_[static_cast<std::size_t>(micro_batch)] = tensor::detach(output);
+}
+
+void Stage::take_gradient(Tensor gradient, std::int64_t micro_batch) {
+  received_gradients_[static_cast<std::size_t>(micro_batch)] = std::move(gradient);
+}
+
+Tensor Stage::give_gradient(std::int64_t micro_batch) {
+  const auto at = input_gradients_.find(micro_batch);
+  Tensor gradient = std::move(at->second);
+  input_gradients_.erase(at);
+  return gradient;
 }
 
 Transfers Stage::forward_receives(std::int64_t micro_batch) const {
@@ -125,10 +175,7 @@ Transfers Stage::backward_receives(std::int64_t micro_batch) const {
 
 Transfers Stage::backward_sends(std::int64_t micro_batch) {
   if (first()) return {};
-  const auto at = input_gradients_.find(micro_batch);
-  const Tensor gradient = std::move(at->second);
-  input_gradients_.erase(at);
-  return {transfer(gradient, index() - 1, true)};
+  return {transfer(give_gradient(micro_batch), index() - 1, true)};
 }
 
 void Stage::clear() {

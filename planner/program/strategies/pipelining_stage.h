@@ -1,12 +1,12 @@
 #pragma once
 // A stage of torch.distributed.pipelining: what it keeps of each micro-batch, what it sends and
-// receives (torch/distributed/pipelining/stage.py, PipelineStage; _backward.py).
+// receives (torch/distributed/pipelining/stage.py, PipelineStage).
 
 #include <functional>
 #include <map>
 #include <vector>
 
-#include "model/machine.h"
+#include "program/strategies/pipelining_backward.h"
 #include "program/strategy.h"
 
 namespace shardfit::program::pipelining {
@@ -42,14 +42,18 @@ using Loss =
 
 class Stage {
  public:
-  /// `strategy` shards the stage's parameters; null: nothing does.
-  Stage(model::Machine& machine, const model::Module& root, Strategy* strategy,
+  /// `sharding` shares the stage's parameters; null: nothing does.
+  Stage(model::Machine& machine, const model::Module& root, StageSharding* sharding,
         StageSettings settings);
 
   bool first() const { return settings_.index == 0; }
   bool last() const { return settings_.index == settings_.stages - 1; }
+  /// The next stage is on this rank too: its tensors are handed over, not sent.
+  bool next_here() const { return !last() && here(index() + 1); }
+  bool previous_here() const { return !first() && here(index() - 1); }
   std::int64_t index() const { return settings_.index; }
   std::int64_t stages() const { return settings_.stages; }
+  StageSharding* sharding() const { return sharding_; }
 
   // Before the first step: all stages agree that shapes are to be found out, then run a pass for
   // them, whose tensors are of the first micro-batch's shape.
@@ -67,15 +71,19 @@ class Stage {
 
   /// forward_one_chunk; `tokens` is for the first stage.
   tensor::Tensor forward(std::int64_t micro_batch, const tensor::Tensor& tokens);
-  /// backward_one_chunk
-  void backward(std::int64_t micro_batch, const tensor::Tensor& loss);
-  /// perform_reduce_grad
-  void reduce_gradients();
+  /// backward_one_chunk; not in full: the gradient of the input only.
+  void backward(std::int64_t micro_batch, const tensor::Tensor& loss, bool full = true);
+  /// backward_weight_one_chunk: the rest of one that was not in full.
+  void backward_weight(std::int64_t micro_batch);
 
   Transfers forward_receives(std::int64_t micro_batch) const;
   Transfers forward_sends(std::int64_t micro_batch) const;
   Transfers backward_receives(std::int64_t micro_batch) const;
   Transfers backward_sends(std::int64_t micro_batch);
+  /// set_local_fwd_input, set_local_bwd_input, get_local_bwd_output
+  void take_input(const tensor::Tensor& output, std::int64_t micro_batch);
+  void take_gradient(tensor::Tensor gradient, std::int64_t micro_batch);
+  tensor::Tensor give_gradient(std::int64_t micro_batch);
 
   /// clear_runtime_states
   void clear();
@@ -84,8 +92,16 @@ class Stage {
   struct Pass {
     tensor::Tensor output, input;
   };
+  /// A backward pass of which the second part is to come (backward_state).
+  struct Deferred {
+    tensor::Tensor input, end, gradient;
+    std::vector<WeightGroup> groups;
+  };
   tensor::Tensor run(const tensor::Tensor& input);
   tensor::Tensor buffer(bool wants_gradient) const;
+  /// stage_backward; the gradient of the input.
+  tensor::Tensor full_backward(const tensor::Tensor& end, const tensor::Tensor& gradient,
+                               const tensor::Tensor& input);
   Transfer transfer(const tensor::Tensor& tensor, std::int64_t with, bool sends) const {
     return {tensor, rank_of(with), sends, group_};
   }
@@ -97,12 +113,13 @@ class Stage {
   model::Machine& machine_;
   tensor::Runtime& runtime_;
   const model::Module& root_;
-  Strategy* strategy_;
+  StageSharding* sharding_;
   StageSettings settings_;
   std::uint32_t group_;
   Pass inferred_;
   std::map<std::int64_t, Pass> forwards_;                   // fwd_cache
   std::map<std::int64_t, tensor::Tensor> input_gradients_;  // bwd_cache
+  std::map<std::int64_t, Deferred> deferred_;
   std::vector<tensor::Tensor> received_, received_gradients_;
 };
 

@@ -33,11 +33,16 @@ class TitanPipeline : public Strategy {
 
  private:
   std::unique_ptr<pipelining::Stage> make_stage(std::size_t i);
+  /// init_weights: buffers that the device computes.
+  void make_buffers(const model::Module& root);
+  void make_schedule(std::vector<std::unique_ptr<pipelining::Stage>> stages,
+                     const pipelining::Loss& loss);
 
   const TrainingJob& job_;
   model::Machine& machine_;
   std::vector<const model::Module*> roots_;
   std::vector<std::unique_ptr<Strategy>> shardings_;  // of each stage; null: none
+  std::unique_ptr<model::ModuleHooks> hooks_;         // of all stages
   std::unique_ptr<pipelining::Schedule> schedule_;
 };
 
