@@ -14,10 +14,10 @@ namespace {
 
 /// torch._foreach_norm: one buffer of partial sums for the group, a number for each tensor
 /// (aten/src/ATen/native/cuda/ForeachReduceOp.cu).
-std::vector<Tensor> foreach_norm(const std::vector<Tensor>& group) {
+std::vector<Tensor> foreach_norm(const std::vector<Tensor>& group, std::int64_t largest) {
   Runtime& runtime = group.front().runtime();
   constexpr std::int64_t chunk = 65536;
-  std::int64_t most = 0;
+  std::int64_t most = (largest + chunk - 1) / chunk;
   for (const Tensor& p : group) most = std::max(most, (p.count() + chunk - 1) / chunk);
   const auto n = static_cast<std::int64_t>(group.size());
   const Tensor partial = runtime.empty(Shape{n * most}, DType::f32);
@@ -36,8 +36,7 @@ Tensor coefficient_of(const Tensor& total) {
 
 }  // namespace
 
-Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
-                      const std::function<Tensor(const Tensor&)>& whole_norms, std::size_t shared) {
+Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach, const ClippedParts& parts) {
   std::vector<Tensor> parameters;
   for (const Tensor& p : all) {
     if (p->grad) parameters.push_back(p);
@@ -49,7 +48,8 @@ Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
   DType dtype = DType::f32;
   for (const auto& group : dtype_groups(parameters)) {
     if (foreach) {
-      for (Tensor& norm : foreach_norm(group)) norms.push_back(std::move(norm));
+      const std::vector<Tensor> summed = parts.summed ? parts.summed() : std::vector<Tensor>{};
+      for (Tensor& norm : foreach_norm(group, parts.largest)) norms.push_back(std::move(norm));
     } else {
       for (const Tensor& p : group) {
         norms.push_back(tensor::sum_dims(p->grad, (1U << p.rank()) - 1, false));
@@ -60,10 +60,10 @@ Tensor clip_gradients(const std::vector<Tensor>& all, bool foreach,
   if (norms.empty()) return {};
   const auto n = static_cast<std::int64_t>(norms.size());
   std::vector<Tensor> divided;
-  for (std::size_t i = 0; i < shared; ++i) divided.push_back(runtime.empty({}, dtype));
+  for (std::size_t i = 0; i < parts.shared; ++i) divided.push_back(runtime.empty({}, dtype));
   Tensor stacked = runtime.empty(Shape{n}, dtype);
   divided.clear();
-  Tensor whole = whole_norms ? whole_norms(stacked) : Tensor();
+  Tensor whole = parts.whole_norms ? parts.whole_norms(stacked) : Tensor();
   Tensor total = runtime.empty({}, dtype);
   runtime.launched("stack", dtype, 8.0 * static_cast<double>(n));
   runtime.launched("norm", dtype, 4.0 * static_cast<double>(n));

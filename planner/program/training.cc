@@ -20,6 +20,7 @@
 #include "program/repeat.h"
 #include "program/strategies/titan_pipeline.h"
 #include "program/strategies/titan_tensor.h"
+#include "program/strategies/titan_tensor_alone.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
 
@@ -56,7 +57,8 @@ class Trainer : public model::Host {
       const int vocabulary = machine_.globals.find("vocab_size");
       split_ = std::make_unique<TitanTensor>(
           runtime_, *job_.titan,
-          machine_.globals.values[static_cast<std::size_t>(vocabulary)].integer);
+          machine_.globals.values[static_cast<std::size_t>(vocabulary)].integer,
+          job_.fsdp2.has_value());
     }
     strategy_ = make_strategy();
     wraps_late_ = job_.titan && job_.ddp;
@@ -75,7 +77,8 @@ class Trainer : public model::Host {
                   ? std::vector<std::vector<Tensor>>{}
                   : decay_groups(machine_.parameters(root_));
     trainable_ = strategy_ ? strategy_->optimized(std::move(listed)) : std::move(listed);
-    if (groups_.empty()) groups_ = one_optimizer_a_root();
+    if (pipeline_) groups_ = pipeline_->optimizer_groups();
+    if (groups_.empty()) groups_.push_back(trainable_);
     for (std::size_t i = 0; i < trainable_.size(); ++i) {
       trainable_[i]->parameter = static_cast<std::int32_t>(i);
     }
@@ -101,6 +104,9 @@ class Trainer : public model::Host {
     optimizer_ = make_optimizer(on_host ? "none" : job_.optimizer, job_.implementation);
     if (job_.zero_redundancy) {
       optimizer_ = make_zero_redundancy(std::move(optimizer_), *job_.zero_redundancy);
+    }
+    if (tensor_alone()) {
+      optimizer_ = make_titan_tensor_optimizer(std::move(optimizer_), *job_.titan, machine_, root_);
     }
     for (const auto& group : groups_) optimizer_->construct(group);
   }
@@ -182,17 +188,7 @@ class Trainer : public model::Host {
   }
 
  private:
-  /// torchtitan gives each stage of a rank an optimizer of its own.
-  std::vector<std::vector<Tensor>> one_optimizer_a_root() const {
-    if (roots_.size() == 1) return {trainable_};
-    std::vector<std::vector<Tensor>> groups(roots_.size());
-    for (std::size_t i = 0; i < roots_.size(); ++i) {
-      for (const model::Parameter& p : machine_.parameters(*roots_[i])) {
-        if (p.tensor->leaf_requires_grad) groups[i].push_back(p.tensor);
-      }
-    }
-    return groups;
-  }
+  bool tensor_alone() const { return job_.titan && job_.titan->tensor > 1 && !job_.fsdp2; }
 
   std::unique_ptr<Strategy> make_strategy() {
     if (job_.deepspeed) {
@@ -204,6 +200,7 @@ class Trainer : public model::Host {
       pipeline_ = pipeline.get();
       return pipeline;
     }
+    if (tensor_alone()) return make_titan_tensor_alone(*job_.titan, machine_);
     if (job_.fsdp2) return make_fsdp2(*job_.fsdp2, machine_);
     if (job_.fsdp1) return make_fsdp1(*job_.fsdp1, machine_);
     if (job_.ddp) return make_ddp(*job_.ddp, machine_);
@@ -312,7 +309,8 @@ void throw_if_any(const std::vector<DegreeFault>& faults, const spec::ModelSpec&
 }
 
 /// A job in Megatron's terms: half precision is the model's own, fp32 is the optimizer's; full
-/// recompute is of every layer, or of the first ones of each stage. Throws InputError for what Megatron's program has no place for.
+/// recompute is of every layer, or of the first ones of each stage. Throws InputError for what
+/// Megatron's program has no place for.
 TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
   const auto refuse = [&](const char* what) {
     throw InputError(model.where,

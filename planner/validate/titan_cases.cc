@@ -29,7 +29,7 @@ std::string unsupported_titan(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   if (strategy != "fsdp2" && strategy != "ddp" && strategy != "none") return "strategy " + strategy;
-  if (strategy != "fsdp2" && !one(parallel, "tensor")) return "tensor ranks without fully_shard";
+  if (strategy == "ddp" && !one(parallel, "tensor")) return "tensor ranks under ddp";
   for (const char* degree : {"context", "expert"}) {
     if (!one(parallel, degree)) return std::string(degree) + " parallelism";
   }

@@ -102,7 +102,7 @@ class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
       Tensor roots = norms_over(norms, meshes_.shard);
       return job_.tensor > 1 ? norms_over(roots, meshes_.tensor) : roots;
     };
-    return clip_gradients(parameters, foreach, whole, on_all_tensor_ranks());
+    return clip_gradients(parameters, foreach, {whole, on_all_tensor_ranks(), {}, 0});
   }
 
   void before_forward(bool synchronize) override {

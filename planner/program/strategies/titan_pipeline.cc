@@ -84,6 +84,7 @@ void TitanPipeline::wrap(const Module&) {
     shardings_.push_back(std::move(sharding));
     made.push_back(make_stage(i));
   }
+  machine_.runtime.program.same_on_all_ranks = false;  // stages differ
   if (job_.fsdp2) {
     hooks_ = std::move(hooks);
     machine_.hooks = hooks_.get();
@@ -142,6 +143,16 @@ std::unique_ptr<pipelining::Stage> TitanPipeline::make_stage(std::size_t i) {
   settings.dtype = job_.fsdp2 ? job_.fsdp2->compute.value_or(job_.parameters) : job_.parameters;
   return std::make_unique<pipelining::Stage>(
       machine_, *roots_[i], shardings_[i] ? shardings_[i]->of_stage() : nullptr, settings);
+}
+
+std::vector<std::vector<Tensor>> TitanPipeline::optimizer_groups() const {
+  std::vector<std::vector<Tensor>> groups(roots_.size());
+  for (std::size_t i = 0; i < roots_.size(); ++i) {
+    for (const model::Parameter& p : machine_.parameters(*roots_[i])) {
+      if (p.tensor->leaf_requires_grad) groups[i].push_back(p.tensor);
+    }
+  }
+  return groups;
 }
 
 /// The norm over this stage's parameters, then over all stages

@@ -31,6 +31,9 @@ class TitanPipeline : public Strategy {
   /// them.
   model::Value run_step(const tensor::Tensor& tokens, const tensor::Tensor& labels);
 
+  /// Parameters of each stage's own optimizer (OptimizersContainer).
+  std::vector<std::vector<tensor::Tensor>> optimizer_groups() const;
+
  private:
   std::unique_ptr<pipelining::Stage> make_stage(std::size_t i);
   /// init_weights: buffers that the device computes.

@@ -55,7 +55,8 @@ void scatter_backward(Node& node, Gradients& in, Gradients& out) {
   in[0].reset();
 }
 
-/// Of the whole vocabulary; then this rank's rows (_replicate_to_shard).
+/// Of the whole vocabulary; then this rank's rows (_replicate_to_shard). Where nobody asks for
+/// these the whole stays, and looks like the rows here.
 void embedding_backward(Node& node, Gradients& in, Gradients& out) {
   TitanTensor& split = split_of(node);
   const Tensor ids = node.load(0);
@@ -64,7 +65,8 @@ void embedding_backward(Node& node, Gradients& in, Gradients& out) {
   const Shape all{split.vocabulary(), gradient.size(-1)};
   const Tensor whole = tensor::embedding_gradient(gradient, ids, all);
   gradient.reset();
-  out[0] = tensor::clone(tensor::slice(whole, 0, 0, all[0] / split.degree()), false);
+  const Tensor rows = tensor::slice(whole, 0, 0, all[0] / split.degree());
+  out[0] = split.sharded() ? tensor::clone(rows, false) : tensor::detach(rows);
 }
 
 /// Which ids are not of this rank's rows, and where the others are (_MaskPartial, _mask_tensor).
@@ -107,8 +109,12 @@ void loss_backward(Node& node, Gradients&, Gradients& out) {
 
 }  // namespace
 
-TitanTensor::TitanTensor(tensor::Runtime& runtime, const TitanJob& job, std::int64_t vocabulary)
-    : runtime_(runtime), vocabulary_(vocabulary), sequence_(job.sequence_parallel) {
+TitanTensor::TitanTensor(tensor::Runtime& runtime, const TitanJob& job, std::int64_t vocabulary,
+                         bool sharded)
+    : runtime_(runtime),
+      vocabulary_(vocabulary),
+      sequence_(job.sequence_parallel),
+      sharded_(sharded) {
   const std::int64_t first = job.rank - job.tensor_rank();
   for (std::int64_t i = 0; i < job.tensor; ++i) {
     ranks_.push_back(static_cast<std::int32_t>(first + i));

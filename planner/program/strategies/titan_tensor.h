@@ -15,7 +15,9 @@ namespace shardfit::program {
 
 class TitanTensor {
  public:
-  TitanTensor(tensor::Runtime& runtime, const TitanJob& job, std::int64_t vocabulary);
+  /// `sharded`: fully_shard has the parameters, and takes of an embedding's gradient this rank's
+  /// rows.
+  TitanTensor(tensor::Runtime& runtime, const TitanJob& job, std::int64_t vocabulary, bool sharded);
 
   /// One of the language's functions of tensor parallel programs; false: not one of them. With one
   /// rank they give back what they are given.
@@ -32,6 +34,7 @@ class TitanTensor {
   std::int64_t vocabulary() const { return vocabulary_; }
   /// Without sequence parallelism every rank holds the whole between layers, and sums go to all.
   bool sequence() const { return sequence_; }
+  bool sharded() const { return sharded_; }
   tensor::Tensor all_reduced(const tensor::Tensor& x);
 
  private:
@@ -51,6 +54,7 @@ class TitanTensor {
   std::vector<std::int32_t> ranks_;
   std::int64_t vocabulary_;
   bool sequence_;
+  bool sharded_;
   std::vector<Pending> pending_;
 };
 
