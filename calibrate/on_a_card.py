@@ -4,14 +4,16 @@
     calibrate/on_a_card.py --dry-run             says what would run, bytes and seconds; needs no card
     calibrate/on_a_card.py                       builds, measures, confirms, tries, compares
     calibrate/on_a_card.py --python ~/v/bin/python --quick
+    calibrate/on_a_card.py --publish FOLDER      the profile and the page from results of another machine
 
-Measured: `calibrate run` (its profile is what the plans then use), and compute-sanitizer over its
-kernels where it is found. For each job of calibrate/jobs, and those of calibrate/jobs/pair where
-there are two cards: plan, confirm, smoke, the real program for three steps, compare. Then a job
-within 3 % of the card's capacity, and one 3 % above it that has to be refused. At the end a table
-for docs/calibration.md. Exit code: 0 all is as predicted, 1 something is off or failed, 2 bad input,
-4 waived: no device is there. Needs Python 3.8 and nothing else; the real programs need PyTorch,
-transformers, peft and torchvision in the Python of --python, and are waived where it has none.
+Measured: `calibrate run` (its profile is what the plans then use). For each job of calibrate/jobs, and
+those of calibrate/jobs/pair where there are two cards: plan, confirm, smoke, the real program for three
+steps, compare. Then a job within 3 % of the card's capacity, and one 3 % above it that has to be
+refused; compute-sanitizer over the kernels where it is found. At the end a table, the profile under
+model_specs/devices/measured, and docs/calibration.md. Ctrl-C ends it with what there is until then.
+Exit code: 0 all is as predicted, 1 something is off or failed, 2 bad input, 4 waived: no device is
+there, 130 after Ctrl-C. Needs Python 3.8 and nothing else; the real programs need PyTorch,
+transformers, peft and torchvision in the Python of --python, and are left out where it has none.
 """
 
 import argparse
@@ -24,63 +26,20 @@ import subprocess
 import sys
 import time
 
+import card_report
+from card_report import gib
+from card_run import LIMITS, Run, last_line, quiet, read_json, stop
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 JOBS = os.path.join(ROOT, "calibrate", "jobs")
 TRIAL = os.path.join(ROOT, "calibrate", "trial", "trial.py")
 NEAR = "llama-3.2-1b-full"  # made longer until it fills the card
 LONGEST = 1 << 16  # sixteens of tokens
+NEAR_SHARES, ABOVE_SHARES = (0.972, 0.985), (1.03, 1.05)  # of what the card has for a program
 TRIAL_SECONDS = 90  # a guess for one job: loading the libraries, building the model, three steps
-
-
-class Run:
-    """Commands with their output in the folder of results."""
-
-    def __init__(self, arguments, folder):
-        self.arguments, self.folder, self.steps = arguments, folder, []
-        self.shardfit = os.path.join(arguments.build, "shardfit")
-        self.calibrate_program = (shlex.split(arguments.under)
-                                  + [os.path.join(arguments.build, "shardfit-calibrate")])
-
-    def path(self, name):
-        return os.path.join(self.folder, name)
-
-    def do(self, name, command, expected=(0,), limit=1800):
-        """Runs it; stdout goes to `name`, stderr to name.err. Gives exit code and stdout."""
-        print("  %-44s" % name, end="", flush=True)
-        began = time.time()
-        try:
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=limit,
-                                  universal_newlines=True)
-            code, out, err = done.returncode, done.stdout, done.stderr
-        except subprocess.TimeoutExpired:
-            code, out, err = 124, "", "not done after %d seconds" % limit
-        except OSError as error:
-            code, out, err = 127, "", str(error)
-        seconds = time.time() - began
-        for text, ending in ((out, ""), (err, ".err")):
-            if text:
-                with open(self.path(name + ending), "w") as file:
-                    file.write(text)
-        right = code in expected
-        self.steps.append({"step": name, "command": command, "exit": code, "seconds": round(seconds, 2),
-                           "right": right})
-        print("%6.1f s  %s" % (seconds, "done" if right else "EXIT %d: %s" % (code, last_line(err or out))))
-        return code, out
-
-    def calibrate(self, name, words, **keys):
-        return self.do(name, self.calibrate_program + words, **keys)
-
-
-def last_line(text):
-    lines = [line for line in text.strip().split("\n") if line.strip()]
-    return lines[-1][:120] if lines else "nothing was said"
-
-
-def read_json(text):
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None
+SANITIZER_SECONDS = 180  # a guess: three tools over kernels of small sizes
+IN_USE = 2 << 30  # bytes; more than contexts take: somebody else works on the card
+ROOM = 4 << 30  # bytes of the disk that results and exported programs may take
 
 
 def jobs_of(arguments, devices):
@@ -93,17 +52,6 @@ def jobs_of(arguments, devices):
     if unknown:
         stop(2, "unknown job %s; there are %s" % (", ".join(sorted(unknown)), ", ".join(n for n, _, _ in found)))
     return [job for job in found if not arguments.jobs or job[0] in arguments.jobs]
-
-
-def stop(code, words):
-    print(words, file=sys.stderr)
-    sys.exit(code)
-
-
-def quiet(command):
-    """Exit code and stdout of a command that is no step."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True)
-    return done.returncode, done.stdout, done.stderr
 
 
 def plan_words(run, device, count, job_file, more=()):
@@ -156,7 +104,7 @@ def compare(run, name, plan, trial):
 def try_job(run, name, plan, ranks, row):
     """The real program, and its comparison; without cuDNN's attention where that explains a difference."""
     trial = run.path(name + ".trial.json")
-    code, _ = run.do(name + ".trial.log", start_trial(run, plan, trial, ranks))
+    code, _ = run.do(name + ".trial.log", start_trial(run, plan, trial, ranks), limit=LIMITS["trial"])
     row["trial"] = "done" if code == 0 else "failed"
     if not os.path.exists(trial):
         return
@@ -165,7 +113,8 @@ def try_job(run, name, plan, ranks, row):
         return
     again = name + ".no-cudnn"
     code, _ = run.do(again + ".trial.log",
-                     start_trial(run, plan, run.path(again + ".trial.json"), ranks, ["--no-cudnn-attention"]))
+                     start_trial(run, plan, run.path(again + ".trial.json"), ranks, ["--no-cudnn-attention"]),
+                     limit=LIMITS["trial"])
     if code == 0:
         row["without_cudnn"] = compare(run, again, plan, run.path(again + ".trial.json"))
 
@@ -200,14 +149,14 @@ def do_job(run, device, name, job_file, ranks, more=(), trial=True):
 def do_near(run, device):
     """The job that fills the card, and the one that does not fit any more."""
     rows = []
-    sequence, verdict, share = sequence_within(run, device, 0.972, 0.985)
+    sequence, verdict, share = sequence_within(run, device, *NEAR_SHARES)
     print("  near capacity: %d tokens need %.1f %% of the card (%s)" % (sequence, 100 * share, verdict))
     row = do_job(run, device, "near-capacity", os.path.join(JOBS, NEAR + ".yaml"), 1,
                  ["--micro-batch", "1", "--sequence", str(sequence)])
     row["share"] = share
     row["right"] = row["fits"] and share >= 0.97
     rows.append(row)
-    sequence, _, above = sequence_within(run, device, 1.03, 1.05)
+    sequence, _, above = sequence_within(run, device, *ABOVE_SHARES)
     programs = run.path("above-capacity")
     os.makedirs(programs, exist_ok=True)
     words = plan_words(run, device, 1, os.path.join(JOBS, NEAR + ".yaml"),
@@ -223,7 +172,8 @@ def do_near(run, device):
     row["right"] = row["refused_by_plan"] and row["refused_by_confirm"]
     if run.trial_missing is None:  # the real program has to fail, too
         code, _ = run.do("above-capacity.trial.log",
-                         start_trial(run, plan, run.path("above-capacity.trial.json"), 1, ["--option", option]), (1,))
+                         start_trial(run, plan, run.path("above-capacity.trial.json"), 1, ["--option", option]), (1,),
+                         limit=LIMITS["trial"])
         row["real_program_fails"] = code == 1
         row["right"] = row["right"] and code == 1
     for exported in glob.glob(os.path.join(programs, "*.program")):
@@ -231,91 +181,28 @@ def do_near(run, device):
     return rows + [row]
 
 
-def sanitize(run):
+def sanitize(run, device):
     """compute-sanitizer over every kernel of the program."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
     if not os.access(tool, os.X_OK):
-        return "waived: compute-sanitizer is not there"
+        return "left out: compute-sanitizer is not there"
+    programs = run.path("sanitizer")
+    os.makedirs(programs, exist_ok=True)
+    _, out = run.do("sanitizer.plan.json", plan_words(run, device, 1, os.path.join(JOBS, "gpt2.yaml"),
+                                                      ["--export-program", programs]))
+    plan = os.path.join(programs, "plan.json")
+    with open(plan, "w") as file:
+        file.write(out)
     rows = ["modules", "launch", "memory-bound", "attention", "device-copy", "gemm-batched"]
     words = []
     for kind in ("memcheck", "racecheck", "synccheck"):
-        code, _ = run.do("sanitizer-%s.txt" % kind,
-                         shlex.split(run.arguments.under) + [tool, "--tool", kind, "--error-exitcode", "9"]
-                         + [os.path.join(run.arguments.build, "shardfit-calibrate"), "run", "--quick", "--only"] + rows)
-        words.append("%s %s" % (kind, "clean" if code == 0 else "exit %d" % code))
+        under = (shlex.split(run.arguments.under) + [tool, "--tool", kind, "--error-exitcode", "9"]
+                 + [os.path.join(run.arguments.build, "shardfit-calibrate")])
+        codes = [run.do("sanitizer-%s-%s.txt" % (kind, words_of[0]), under + words_of, limit=LIMITS["sanitizer"])[0]
+                 for words_of in (["smoke", plan], ["run", "--quick", "--only"] + rows)]
+        words.append("%s %s" % (kind, "clean" if codes == [0, 0] else "exit %s" % codes))
+    shutil.rmtree(programs, ignore_errors=True)
     return ", ".join(words)
-
-
-def gib(count):
-    return "%.2f GiB" % (count / 2**30)
-
-
-def cell(predicted, measured):
-    if measured is None:
-        return "%s / -" % gib(predicted)
-    off = (measured - predicted) / predicted if predicted else 0.0
-    return "%s / %s (%+.2f %%)" % (gib(predicted), gib(measured), 100 * off)
-
-
-def level_of(compared, rank, name):
-    return next((r for r in compared["ranks"][rank]["levels"] if r["name"] == name), None)
-
-
-def seconds_words(seconds):
-    return "-" if seconds is None else "%.0f ms" % (1000 * seconds)
-
-
-def job_line(row):
-    cells = [row["job"] if row["ranks"] == 1 else "%s, %d cards" % (row["job"], row["ranks"])]
-    compared = row.get("compared")
-    for name in ("allocated", "reserved", "device"):
-        worst = None
-        for rank in range(len(compared["ranks"]) if compared else 0):
-            level = level_of(compared, rank, name)
-            if level and (worst is None or abs((level["measured_bytes"] or 0) - level["predicted_bytes"])
-                          > abs((worst["measured_bytes"] or 0) - worst["predicted_bytes"])):
-                worst = level
-        cells.append(cell(worst["predicted_bytes"], worst["measured_bytes"]) if worst else "-")
-    confirm = row.get("confirm")
-    cells.append(("confirmed" if confirm["confirmed"] else "OFF: " + "; ".join(confirm["because"])) if confirm
-                 else row.get("confirm_words", "-"))
-    if compared:
-        last = [r["step_seconds"][-1] for r in compared["ranks"] if r["step_seconds"]]
-        cells.append("%s / %s" % (seconds_words(compared["predicted_step_seconds"]),
-                                  seconds_words(max(last) if last else None)))
-    else:
-        cells.append("-")
-    return "| " + " | ".join(cells) + " |"
-
-
-def table(rows, head):
-    lines = [head, "",
-             "| job | allocated, predicted / measured | reserved | device | replay of the plan | step |",
-             "| --- | --- | --- | --- | --- | --- |"]
-    lines += [job_line(row) for row in rows if row["job"] != "above-capacity"]
-    for row in rows:
-        if row.get("without_cudnn"):
-            lines += ["", "%s without cuDNN's attention: %s" % (
-                row["job"], "as predicted" if row["without_cudnn"]["right"] else "off as well")]
-        if row["job"] == "above-capacity":
-            lines += ["", "3 % above the card's capacity: " + (
-                "refused by the plan and, before anything was allocated, by confirm"
-                if row["refused_by_plan"] and row["refused_by_confirm"] else "NOT REFUSED")
-                + {True: "; the real program runs out of memory", False: "; THE REAL PROGRAM RUNS"}.get(
-                    row.get("real_program_fails"), "")]
-    return "\n".join(lines) + "\n"
-
-
-def row_right(row):
-    if "right" in row and not row["right"]:
-        return False
-    if row["job"] == "above-capacity":
-        return True
-    if not row["fits"]:
-        return False
-    compared = row.get("without_cudnn") or row.get("compared")
-    return (bool(row.get("confirm") and row["confirm"]["confirmed"])
-            and (compared is None or compared["right"]) and row.get("trial") != "failed")
 
 
 def dry_run(run, arguments, machine):
@@ -339,6 +226,8 @@ def dry_run(run, arguments, machine):
         print("  %-44s%6.0f s, up to %s" % (name, found["seconds"], gib(max(b["bytes"] for b in found["benchmarks"]))))
         total += found["seconds"]
     run.profile = ""
+    missing = find_trial_missing(arguments)
+    no_trial = missing is not None and machine["devices"]  # elsewhere another Python may have it
     for name, job_file, ranks in jobs_of(arguments, devices):
         code, out, err = quiet(plan_words(run, device, ranks, job_file))
         plan = read_json(out)
@@ -346,16 +235,26 @@ def dry_run(run, arguments, machine):
             stop(2, err.strip())
         option = plan["options"][0]
         steps = 3 * (option["step_seconds"] or 0)
-        seconds = min(2 * steps + 10, budget_seconds(arguments.gpu_budget)) + (0 if arguments.no_trial else TRIAL_SECONDS)
+        seconds = min(2 * steps + 10, budget_seconds(arguments.gpu_budget)) + (
+            0 if arguments.no_trial or no_trial else TRIAL_SECONDS)
         print("  %-44s%6.0f s, device %s on each of %d: %s" % (
             name, seconds, gib(option["gpus"][0]["device_bytes"]), ranks, option["verdict"]))
         total += seconds
     if not arguments.no_near:
-        sequence, _, share = sequence_within(run, device, 0.972, 0.985)
-        print("  %-44s%6.0f s, %s with %d tokens, %.1f %% of the card" % (
-            "near-capacity", 2 * TRIAL_SECONDS, NEAR, sequence, 100 * share))
-        total += 2 * TRIAL_SECONDS
-    print("  in all some %.0f minutes, of it a guess of %d s for each real program" % (total / 60 + 1, TRIAL_SECONDS))
+        for name, least, most in (("near-capacity", *NEAR_SHARES), ("above-capacity", *ABOVE_SHARES)):
+            sequence, verdict, share = sequence_within(run, device, least, most)
+            print("  %-44s%6.0f s, %s with %d tokens, %.1f %% of the card: %s" % (
+                name, TRIAL_SECONDS, NEAR, sequence, 100 * share, verdict))
+            total += TRIAL_SECONDS
+    if not arguments.device_profile:
+        print("  %-44s%6.0f s, a guess; left out where it is not there" % ("compute-sanitizer", SANITIZER_SECONDS))
+        total += SANITIZER_SECONDS
+    print("  in all some %.0f minutes beside the build, of it guesses: %d s for each real program" % (
+        total / 60 + 1, TRIAL_SECONDS))
+    print("  a step that hangs is ended after 5 minutes, a real program after %d; up to %s of disk" % (
+        LIMITS["trial"] / 60, gib(ROOM)))
+    if missing is not None:
+        print("  THE REAL PROGRAMS WOULD BE LEFT OUT: %s (--python says where they are)" % missing)
 
 
 def budget_seconds(text):
@@ -382,6 +281,8 @@ def parse():
     parser.add_argument("--cards", type=int, default=1, help="of a dry run without one; default 1")
     parser.add_argument("--under", default="", help="a command that calibrate runs under, such as a stand-in")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "release"), help="folder of the programs")
+    parser.add_argument("--publish", metavar="FOLDER", help="only: results of a card into this repository")
+    parser.add_argument("--root", default=ROOT, help="repository that profile and page go to; default this one")
     parser.add_argument("--no-build", action="store_true", help="they are built")
     return parser.parse_args()
 
@@ -412,22 +313,112 @@ def measure(run, arguments, machine):
         run.profile = arguments.device_profile
         return profile_name(run.profile), ["measured before: " + run.profile], True
     began = time.time()
-    run.calibrate("run-quick.json", ["run", "--quick", "--json"])
+    run.calibrate("run-quick.json", ["run", "--quick", "--json"], limit=LIMITS["measure"])
     seconds = time.time() - began
     words = ["calibrate run --quick took %.0f s%s" % (seconds, "" if seconds <= 120 else ", MORE THAN 120 s")]
     profile = run.path("profile.yaml")
     more = [] if arguments.on or machine["devices"][0]["catalogue"] else ["--name", "this-card"]
-    run.calibrate("run.json", ["run", "--json", "--profile", profile] + (["--quick"] if arguments.quick else []) + more)
+    run.calibrate("run.json", ["run", "--json", "--profile", profile] + (["--quick"] if arguments.quick else []) + more,
+                  limit=LIMITS["measure"])
     run.profile = profile if os.path.exists(profile) else ""
     if run.profile:
-        words.append("profile.yaml belongs under model_specs/devices/measured/")
         return profile_name(profile), words, seconds <= 120
     words.append("no profile was written: plans use the catalogue's device")
     return arguments.on or machine["devices"][0]["catalogue"], words, seconds <= 120
 
 
+def check_before(run, arguments, machine):
+    """What a person wants to know before the hour begins."""
+    run.trial_missing = find_trial_missing(arguments)
+    if run.trial_missing is not None:
+        print("THE REAL PROGRAMS ARE LEFT OUT: %s" % run.trial_missing)
+    for card in machine["devices"]:
+        taken = card["usable_bytes"] - card["free_bytes"]
+        if taken > IN_USE:
+            print("device %d IS IN USE: %s are taken; device bytes will be off by them" % (card["index"], gib(taken)))
+    free = shutil.disk_usage(run.folder).free
+    if free < ROOM:
+        print("ONLY %s OF DISK are free for %s" % (gib(free), run.folder))
+
+
+def everything(run, arguments, machine, jobs, found):
+    """The steps in their order; `found` has what there is whenever they end."""
+    device, words, right = measure(run, arguments, machine)
+    if not device:
+        stop(2, "the catalogue has no such card; name one like it with --on")
+    found["device"], found["right"] = device, right
+    found["words"] += words
+    if run.trial_missing is not None:
+        found["words"].append("the real programs were left out: " + run.trial_missing)
+    for job, job_file, ranks in jobs:
+        found["rows"].append(do_job(run, device, job, job_file, ranks))
+    if not arguments.no_near:
+        found["rows"] += do_near(run, device)
+    if not arguments.device_profile:
+        found["words"].append("compute-sanitizer: " + sanitize(run, device))
+    found["ended"] = True
+
+
+def missing_of(run, arguments, found):
+    """What of the whole was not done, for the page."""
+    missing = [] if found["ended"] else ["it was ended before all was done"]
+    if run.trial_missing is not None:
+        missing.append("no real programs")
+    if arguments.jobs:
+        missing.append("only the jobs of --jobs")
+    return missing + (["no job near capacity"] if arguments.no_near else [])
+
+
+def write_results(run, arguments, machine, found):
+    head = "%s%s, driver %s, CUDA %s, %s." % (
+        "ON A STAND-IN RUNTIME WITHOUT A CARD: nothing here is a measurement. " if machine["stand_in"] else "",
+        machine["devices"][0]["name"], machine["driver"] or "unknown", machine["runtime"], time.strftime("%Y-%m-%d"))
+    text = card_report.table(found["rows"], head) + "\n" + "\n".join("- " + w for w in found["words"]) + "\n"
+    card_report.write(run.path("table.md"), text)
+    right = (found["ended"] and found["right"] and all(card_report.row_right(row) for row in found["rows"])
+             and all(s["right"] for s in run.steps))
+    summary = {"version": 1, "stand_in": machine["stand_in"], "machine": machine, "notes": found["words"],
+               "right": right, "missing": missing_of(run, arguments, found), "device": found["device"],
+               "date": time.strftime("%Y-%m-%d"), "table": text, "steps": run.steps, "jobs": found["rows"]}
+    card_report.write(run.path("summary.json"), json.dumps(summary, indent=1))
+    print("\n" + text)
+    return right
+
+
+def on_cards(run, arguments, machine):
+    name = arguments.on or machine["devices"][0]["catalogue"] or "this-card"
+    jobs = jobs_of(arguments, len(machine["devices"]))
+    budget_seconds(arguments.gpu_budget)
+    run.folder = arguments.out or os.path.join("calibrate-results", time.strftime("%Y-%m-%d-%H%M") + "-" + name)
+    os.makedirs(run.folder, exist_ok=True)
+    print("results go to " + run.folder)
+    check_before(run, arguments, machine)
+    run.profile = ""
+    found = {"device": name, "words": [], "right": True, "rows": [], "ended": False}
+    ended_by, code = None, 1
+    try:
+        everything(run, arguments, machine, jobs, found)
+    except KeyboardInterrupt:
+        ended_by, code = "Ctrl-C", 130
+    except (Exception, SystemExit) as error:  # what a card has given until then is not lost
+        ended_by, code = repr(error), getattr(error, "code", 1)
+    if ended_by:
+        found["words"].append("ENDED BY %s: what stands here is all that was done" % ended_by)
+    right = write_results(run, arguments, machine, found)
+    print(card_report.publish(arguments.root, run.folder))
+    if ended_by:
+        print("ended by " + ended_by)
+        return code
+    left_out = "" if run.trial_missing is None else " as far as it went, without the real programs"
+    print("all is as predicted" + left_out if right else "OFF: see above, and the steps in summary.json")
+    return 0 if right else 1
+
+
 def main():
     arguments = parse()
+    if arguments.publish:
+        print(card_report.publish(arguments.root, arguments.publish))
+        return 0
     if not arguments.no_build:
         code = subprocess.call([os.path.join(ROOT, "shardfit"), "calibrate", "list"], stdout=subprocess.DEVNULL)
         if code != 0:
@@ -441,37 +432,13 @@ def main():
         return dry_run(run, arguments, machine)
     if not machine["devices"]:
         stop(4, "waived: " + machine["waived"])
-    name = arguments.on or machine["devices"][0]["catalogue"] or "this-card"
-    run.folder = arguments.out or os.path.join("calibrate-results", time.strftime("%Y-%m-%d-%H%M") + "-" + name)
-    os.makedirs(run.folder, exist_ok=True)
-    jobs = jobs_of(arguments, len(machine["devices"]))
-    print("results go to " + run.folder)
-    run.profile = ""
-    device, words, right = measure(run, arguments, machine)
-    if not device:
-        stop(2, "the catalogue has no such card; name one like it with --on")
-    if not arguments.device_profile:
-        words.append("compute-sanitizer: " + sanitize(run))
-    run.trial_missing = find_trial_missing(arguments)
-    if run.trial_missing is not None:
-        words.append("the real programs were left out: " + run.trial_missing)
-    rows = [do_job(run, device, job, job_file, ranks) for job, job_file, ranks in jobs]
-    if not arguments.no_near:
-        rows += do_near(run, device)
-    head = "%s%s, driver %s, CUDA %s, %s." % (
-        "ON A STAND-IN RUNTIME WITHOUT A CARD: nothing here is a measurement. " if machine["stand_in"] else "",
-        machine["devices"][0]["name"], machine["driver"] or "unknown", machine["runtime"], time.strftime("%Y-%m-%d"))
-    text = table(rows, head) + "\n" + "\n".join("- " + w for w in words) + "\n"
-    with open(run.path("table.md"), "w") as file:
-        file.write(text)
-    right = right and all(row_right(row) for row in rows) and all(s["right"] for s in run.steps)
-    with open(run.path("summary.json"), "w") as file:
-        json.dump({"version": 1, "stand_in": machine["stand_in"], "machine": machine, "notes": words, "right": right,
-                   "steps": run.steps, "jobs": rows}, file, indent=1)
-    print("\n" + text)
-    print("all is as predicted" if right else "OFF: see above, and the steps in summary.json")
-    return 0 if right else 1
+    return on_cards(run, arguments, machine)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except OSError as error:
+        stop(1, "on_a_card: %s" % error)
+    except KeyboardInterrupt:
+        stop(130, "ended by Ctrl-C")

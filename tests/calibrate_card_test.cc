@@ -2,7 +2,10 @@
 #include <doctest/doctest.h>
 #include <rapidjson/document.h>
 
+#include <fstream>
+
 #include "calibrate_support.h"
+#include "support.h"
 
 using namespace shardfit::test;
 
@@ -42,6 +45,52 @@ TEST_CASE("on_a_card: a dry run says every step with bytes and seconds; without 
   CHECK(none.code == 4);
   CHECK(none.err.find("waived: ") == 0);
   CHECK(on_a_card("--dry-run --jobs gpt3").err.find("unknown job gpt3") == 0);
+}
+
+TEST_CASE(
+    "on_a_card: results of a card become the profile and the page; others' stay, parts do not") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  const TemporaryFile file("", "made");
+  const std::string root = file.path.substr(0, file.path.rfind('/'));
+  REQUIRE(shell("mkdir -p docs results && cp " SHARDFIT_SOURCE_DIR
+                "/docs/calibration.md docs/ && echo 'name: h200' > results/profile.yaml",
+                root)
+              .code == 0);
+  const auto publish = [&](const std::string& device, const std::string& more) {
+    std::ofstream(root + "/results/summary.json")
+        << "{\"device\": \"" + device + "\", \"date\": \"2027-01-02\", \"table\": \"| gpt2 | on " +
+               device + " |\\n\", " + more + "}";
+    const ProgramResult run = on_a_card("--root " + root + " --publish " + root + "/results");
+    CHECK(run.err == "");
+    CHECK(run.code == 0);
+    return run.out + shell("cat docs/calibration.md; ls model_specs/devices/measured", root).out;
+  };
+  const auto count = [](const std::string& text, const std::string& part) {
+    int found = 0;
+    for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+    return found;
+  };
+  const std::string card = "\"stand_in\": false, \"missing\": []";
+  std::string text = publish("h200", "\"stand_in\": true, \"missing\": []");
+  CHECK(text.find("nothing of a stand-in is written") == 0);
+  CHECK(count(text, "No card has confirmed anything") == 1);
+  CHECK(count(text, "h200-2027-01-02") == 0);
+  text = publish("h200", "\"stand_in\": false, \"missing\": [\"no real programs\"]");
+  CHECK(count(text, "since this was not all: no real programs") == 1);
+  CHECK(count(text, "No card has confirmed anything") == 1);
+  CHECK(count(text, "h200-2027-01-02.yaml\n") == 2);  // said, and there
+  for (int again = 0; again < 2; ++again) {
+    text = publish("h200", card);
+    CHECK(count(text, "### h200-2027-01-02\n\n| gpt2 | on h200 |\n") == 1);
+    CHECK(count(text, "No card has confirmed anything") == 0);
+  }
+  text = publish("b200", card);
+  CHECK(count(text, "### h200-2027-01-02\n") == 1);
+  CHECK(count(text, "### b200-2027-01-02\n") == 1);
+  CHECK(count(text, "\n`./shardfit calibrate` is a CUDA program of its own") == 1);
 }
 
 #ifdef SHARDFIT_CUDA
@@ -91,6 +140,52 @@ TEST_CASE(
   CHECK(run.out.find("the device refused what the allocator counted on") != std::string::npos);
   CHECK(run.out.find("| vit-base |") != std::string::npos);
   CHECK(run.out.find("OFF: see above") != std::string::npos);
+}
+
+TEST_CASE("on_a_card: Ctrl-C ends it with what there is, and leaves no process behind") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  // A replay whose exchange never ends, so that there is something to interrupt.
+  const ProgramResult run = shell(
+      "export ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0; timeout --preserve-status -s "
+      "INT "
+      "--foreground 5 python3 " SHARDFIT_SOURCE_DIR
+      "/calibrate/on_a_card.py --no-build --build " SHARDFIT_BINARY_DIR
+      " --out results --root . --no-trial --no-near --jobs gpt2 gpt2-ddp --gpu-budget 400s "
+      "--device-profile " SHARDFIT_SOURCE_DIR
+      "/model_specs/devices/h200.yaml --under 'env SHARDFIT_STAND_IN_HANG=ncclAllReduce:1 "
+      "" SHARDFIT_BINARY_DIR
+      "/shardfit-stand-in 2xh200'; e=$?; cat results/summary.json >&2; "
+      "ps ax -o args | grep -c \"[c]onfirm $PWD\\|[c]onfirm results/gpt2-ddp\"; exit $e");
+  CAPTURE(run.out);
+  CHECK(run.code == 130);
+  CHECK(run.out.find("| gpt2 | - | - | - | confirmed | - |") != std::string::npos);
+  CHECK(run.out.find("- ENDED BY Ctrl-C: what stands here is all that was done") !=
+        std::string::npos);
+  CHECK(run.out.ends_with("ended by Ctrl-C\n0\n"));
+  CHECK(run.err.find("\"it was ended before all was done\"") != std::string::npos);
+}
+
+TEST_CASE("on_a_card: a Python without the stack is told before anything is measured") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  const ProgramResult without = on_a_card(
+      "--out results --root . --no-near --jobs gpt2 --python /bin/false "
+      "--device-profile " SHARDFIT_SOURCE_DIR
+      "/model_specs/devices/h200.yaml --under '" SHARDFIT_BINARY_DIR
+      "/shardfit-stand-in h200'; e=$?; ls model_specs 2>&1; exit $e");
+  CHECK(without.out.find("nothing of a stand-in is written into the repository") !=
+        std::string::npos);
+  CHECK(without.out.find("cannot access 'model_specs'") != std::string::npos);
+  const auto told = without.out.find("THE REAL PROGRAMS ARE LEFT OUT: ");
+  REQUIRE(told != std::string::npos);
+  CHECK(told < without.out.find("gpt2.plan.json"));
+  CHECK(without.out.find("as far as it went, without the real programs") != std::string::npos);
+  CHECK(without.code == 0);
 }
 
 #endif
