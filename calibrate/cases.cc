@@ -165,7 +165,7 @@ std::vector<Case> attention_cases(const DeviceFacts&, int, const RunOptions& opt
     constexpr std::int64_t heads = 32, width = 128;
     Case c;
     c.kind = "causal";
-    c.name = "causal, 1 x " + std::to_string(tokens) + " tokens, 32 heads of 128, bf16";
+    c.name = "lower bound, 1 x " + std::to_string(tokens) + " causal, 32 heads of 128, bf16";
     c.product = {"bf16", tokens, tokens, width, heads};
     c.bytes = tokens * heads * width * 2;
     c.footprint = 4 * c.bytes;

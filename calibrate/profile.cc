@@ -9,6 +9,7 @@
 #include "calibrate/fit.h"
 #include "spec/data_directory.h"
 #include "spec/reader.h"
+#include "tensor/program.h"
 
 namespace shardfit::calibrate {
 namespace {
@@ -116,11 +117,41 @@ class Writer {
     if (const Reading* r = find("context", "context of this process")) {
       set(own(), "context", quantity(r->value.median, "B"));
     }
+    if (const Reading* r = find("blas-handle", "second handle and product")) {
+      set(own(), "blas_handle", quantity(std::max(r->value.median, 0.0), "B"));
+    }
+    exchange();
     if (const Reading* r = find("device-copy", "copy bandwidth")) {
       Node& memory = child(root_, "memory");
       if (!memory.child("bandwidth")) {
         set(memory, "bandwidth", measured(quantity(r->value.median, "B/s"), *r));
       }
+    }
+  }
+
+  /// What NCCL takes, of the communicator of all devices.
+  void exchange() {
+    const std::string of = "communicator of ";
+    for (const Reading& made : findings_.readings) {
+      if (made.benchmark != "communicator" || !made.name.starts_with(of)) continue;
+      const auto first = [&](CollectiveKind kind) {
+        const Reading* r = find("communicator", std::string("first ") + collective_name(kind));
+        return r ? std::max(r->value.median, 0.0) : 0.0;
+      };
+      Node row;
+      set(row, "ranks", number(std::int64_t{std::stoll(made.name.substr(of.size()))}));
+      set(row, "communicator", quantity(std::max(made.value.median, 0.0), "B"));
+      set(row, "rings",
+          quantity(first(CollectiveKind::all_reduce) + first(CollectiveKind::all_gather) +
+                       first(CollectiveKind::reduce_scatter),
+                   "B"));
+      set(row, "pairs",
+          quantity(first(CollectiveKind::all_to_all) + first(CollectiveKind::send), "B"));
+      Node rows;
+      rows.kind = Kind::list;
+      rows.children.push_back(std::move(row));
+      set(own(), "exchange", std::move(rows));
+      return;
     }
   }
 
@@ -167,8 +198,8 @@ class Writer {
       const Reading*& top = best[rate];
       if (!top || r.work / r.value.median > top->work / top->value.median) top = &r;
     }
-    Node rows;
-    rows.kind = Kind::list;
+    Node rows, seen;
+    rows.kind = seen.kind = Kind::list;
     for (const auto& [rate, times] : by_rate) {
       const Reading& top = *best[rate];
       if (peak(rate) <= 0) {  // no data sheet: the best that was seen stands for the peak
@@ -177,8 +208,18 @@ class Writer {
       }
       for (const Efficiency& row : fit_efficiency(times, peak(rate)))
         add_products(rows, rate, row, top);
+      for (const ProductTime& time : times) {
+        Node one;
+        set(one, "rate", text(rate));
+        set(one, "m", number(time.m));
+        set(one, "n", number(time.n));
+        set(one, "k", number(time.k));
+        set(one, "time", quantity(time.seconds, "s"));
+        seen.children.push_back(std::move(one));
+      }
     }
     if (!rows.children.empty()) set(own(), "products", std::move(rows));
+    if (!seen.children.empty()) set(own(), "times", std::move(seen));
   }
 
   void add_products(Node& rows, const std::string& rate, const Efficiency& row,
@@ -221,6 +262,17 @@ class Writer {
     if (const Reading* r = find("launch", "launches in a row")) {
       set(own(), "launch", quantity(r->value.median, "s"));
     }
+    Node attention;
+    attention.kind = Kind::list;
+    for (const Reading& r : findings_.readings) {
+      if (r.benchmark != "attention" || r.unit != Unit::seconds || r.value.median <= 0) continue;
+      Node node;
+      set(node, "name", text(r.name));
+      set(node, "time", quantity(r.value.median, "s"));
+      set(node, "method", text(r.method));
+      attention.children.push_back(std::move(node));
+    }
+    if (!attention.children.empty()) set(own(), "attention", std::move(attention));
     Node rows;
     rows.kind = Kind::list;
     for (const Reading& r : findings_.readings) {

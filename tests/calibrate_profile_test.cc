@@ -3,8 +3,10 @@
 
 #include <fstream>
 
+#include "calibrate/benchmarks.h"
 #include "calibrate/profile.h"
 #include "calibrate_support.h"
+#include "run/machine.h"
 #include "spec/cluster_spec.h"
 #include "support.h"
 #include "text_test.h"
@@ -46,6 +48,20 @@ Findings made_up() {
   const double flops = 2.0 * 4096 * 4096 * 4096;
   add("gemm", "bf16 4096x4096x4096", Unit::seconds, flops / 7.1234e14, flops);
   add("gemm", "bf16 16x4096x4096", Unit::seconds, 4e-6, 2.0 * 16 * 4096 * 4096);
+  add("blas-handle", "second handle and product", Unit::bytes, 8'400'001);
+  add("communicator", "communicator of 2 ranks", Unit::bytes, 12'582'913);
+  add("communicator", "first all_reduce", Unit::bytes, 400'000'003);
+  add("communicator", "first all_gather", Unit::bytes, 5);
+  add("communicator", "first reduce_scatter", Unit::bytes, -2'097'152);  // somebody else's memory
+  add("communicator", "first all_to_all", Unit::bytes, 90'000'007);
+  add("communicator", "first send", Unit::bytes, 0);
+  add("collective", "all_reduce all 2 latency", Unit::seconds, 17.5e-6, 0, "fit");
+  add("collective", "all_reduce all 2 bandwidth", Unit::bytes_per_second, 3.21e11, 0, "fit");
+  add("collective", "send all 2 latency", Unit::seconds, 9.5e-6, 0, "fit");
+  add("collective", "send all 2 bandwidth", Unit::bytes_per_second, 2.22e11, 0, "fit");
+  add("attention", attention_cases(facts, 1, {}).front().name, Unit::seconds, 1.234e-3, 1e9);
+  f.readings.back().method =
+      "our own kernel on fp32 units: a lower bound for a library's fused one";
   return f;
 }
 
@@ -80,7 +96,20 @@ TEST_CASE("profile: what was measured reads back as the same numbers, the rest i
   REQUIRE(device.measured.has_value());
   CHECK(device.measured->context == Bytes(587'202'561));
   CHECK(device.measured->launch->value() == 2.3456789e-6);
-  REQUIRE(device.measured->lines.size() == 2);
+  CHECK(device.measured->blas_handle == Bytes(8'400'001));
+  REQUIRE(device.measured->exchange.size() == 1);
+  CHECK(device.measured->exchange[0].ranks == 2);
+  CHECK(device.measured->exchange[0].communicator == Bytes(12'582'913));
+  CHECK(device.measured->exchange[0].rings == Bytes(400'000'008));
+  CHECK(device.measured->exchange[0].pairs == Bytes(90'000'007));
+  REQUIRE(device.measured->attention.size() == 1);
+  CHECK(device.measured->attention[0].time.value() == 1.234e-3);
+  CHECK(device.measured->attention[0].name.starts_with("lower bound, "));
+  CHECK(device.measured->attention[0].method.find("own kernel") != std::string::npos);
+  REQUIRE(device.measured->times.size() == 2);
+  CHECK(device.measured->times[0].k == 4096);
+  CHECK(device.measured->times[0].time.value() == 2.0 * 4096 * 4096 * 4096 / 7.1234e14);
+  REQUIRE(device.measured->lines.size() == 4);
   CHECK(device.measured->lines[0].name == "device-copy, copy");
   CHECK(device.measured->lines[0].latency.value() == 3.1415926535e-6);
   CHECK(device.measured->lines[0].bandwidth.value() == 4.1234567890123e12);
@@ -133,10 +162,76 @@ TEST_CASE("profile: the planner takes it, and says so") {
   const auto with = test::run_command(job + " --device-profile " + file.path);
   CHECK(with.err == "");
   CHECK(with.out.find("\"usable_bytes\": 150123456789") != std::string::npos);
-  CHECK(with.out.find("\"context_interval_bytes\": [587202561, 805306368]") != std::string::npos);
-  CHECK(with.out.find("at least the bare context that shardfit-calibrate on NVIDIA H200") !=
-        std::string::npos);
+  CHECK(with.out.find("\"context_interval_bytes\": [595602562, 805306368]") != std::string::npos);
+  CHECK(with.out.find("at least the bare context and the handle of cuBLAS that shardfit-calibrate "
+                      "on NVIDIA H200") != std::string::npos);
   CHECK(test::run_command(job).out.find("150123456789") == std::string::npos);
+}
+
+TEST_CASE("profile: a plan on two cards takes what NCCL was seen to take, and says so") {
+  const spec::Node base = base_file();
+  const test::TemporaryFile file(yaml_text(device_profile(made_up(), &base, "h200", "2026-11-30")),
+                                 "h200.yaml");
+  const std::string job = "shardfit plan --model " SHARDFIT_SOURCE_DIR
+                          "/tests/data/models/gpt2.json --framework plain-pytorch --precision bf16 "
+                          "--parallel ddp --json --device-profile " +
+                          file.path;
+  const auto two = test::run_command(job + " --on 2xh200");
+  CHECK(two.err == "");
+  for (const char* words :
+       {"\"exchange_interval_bytes\": [412582921, 502582928]",
+        "a communicator of 2 ranks with its first exchanges, without and with those of pairs, as "
+        "shardfit-calibrate on NVIDIA H200, CUDA 13.0, driver 580.95.05, 2026-11-30 found",
+        "2026-11-30: launches of 2.35 us, bf16 products in ", "all_reduce at 321 GB/s"}) {
+    CAPTURE(words);
+    CHECK(two.out.find(words) != std::string::npos);
+  }
+  // Four ranks were not measured: the table's figures, and no rates of exchanges.
+  const auto four = test::run_command(job + " --on 4xh200");
+  CHECK(four.out.find("\"exchange_interval_bytes\": [536870912, 1610612736]") != std::string::npos);
+  CHECK(four.out.find("launches of 2.35 us") != std::string::npos);
+  CHECK(four.out.find("all_reduce at") == std::string::npos);
+}
+
+TEST_CASE("profile: measured times take the place of fitted ones") {
+  const spec::Node base = base_file();
+  spec::ClusterSpec cluster;
+  cluster.count = 2;
+  cluster.device = read_back(yaml_text(base));
+  const run::Machine before = run::machine_of(cluster);
+  cluster.device = read_back(yaml_text(device_profile(made_up(), &base, "h200", "2026-11-30")));
+  const run::Machine after = run::machine_of(cluster);
+  CHECK(after.host.launch_seconds == 2.3456789e-6);
+  CHECK(after.host.operator_seconds == before.host.operator_seconds);
+  Compute product;
+  product.kind = "mm";
+  product.dtype = DType::bf16;
+  product.m = product.n = product.k = 4096;
+  const double predicted = run::product_seconds(after.speed.products.at("bf16"), after.device,
+                                                after.device.bf16, {4096, 4096, 4096});
+  const double factor = 2.0 * 4096 * 4096 * 4096 / 7.1234e14 / predicted;
+  run::Machine fitted = after;
+  fitted.speed.product_scale.clear();
+  const auto seconds = [&](const run::Machine& machine) {
+    return run::OperatorTimes(machine.speed, machine.device, 9).seconds(product);
+  };
+  CHECK(seconds(after) == doctest::Approx(factor * seconds(fitted)).epsilon(1e-12));
+  CHECK(factor != doctest::Approx(1));
+  product.dtype = DType::f32;  // no product of it was measured
+  CHECK(seconds(after) == seconds(fitted));
+  for (const double bytes : {1e3, 1e6, 1e9}) {
+    const auto exchange = [&](const char* name, CollectiveKind kind) {
+      return run::collective_seconds(after.speed.collectives.at(name), after.link, kind, bytes, 2);
+    };
+    CHECK(exchange("all_reduce", CollectiveKind::all_reduce) ==
+          doctest::Approx(17.5e-6 + bytes / 3.21e11).epsilon(1e-12));
+    CHECK(exchange("send", CollectiveKind::send) ==
+          doctest::Approx(9.5e-6 + bytes / 2.22e11).epsilon(1e-12));
+  }
+  // A line of another number of ranks is not taken.
+  cluster.count = 4;
+  CHECK(run::machine_of(cluster).speed.collectives.count("send") == 0);
+  CHECK(run::measured_words(cluster).find("all_reduce") == std::string::npos);
 }
 
 TEST_CASE("profile: findings of a stand-in make none") {

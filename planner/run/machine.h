@@ -32,6 +32,12 @@ struct Machine {
   std::string missing;
 };
 
+/// What calibrate measured on the device (its file's `measured`) takes the place of what was fitted
+/// or assumed: launches, the time of matrix products of each dtype by a factor, exchanges between
+/// as many ranks as the cluster has devices.
 Machine machine_of(const spec::ClusterSpec& cluster);
+
+/// The factors and rates that machine_of() took from measurements, in words; "" where none.
+std::string measured_words(const spec::ClusterSpec& cluster);
 
 }  // namespace shardfit::run

@@ -58,7 +58,10 @@ double OperatorTimes::product(const Compute& c) const {
   if (std::string_view(c.kind) == "grouped_mm" && c.groups > 1) {
     shape.m = std::max(1.0, shape.m / shape.groups);  // rows are dealt out over the groups
   }
-  return product_seconds(bf16_, device_, peak, shape, true);
+  const char* rate = c.dtype == DType::bf16 ? "bf16" : c.dtype == DType::f16 ? "fp16" : "fp32";
+  const auto scale = speed_.product_scale.find(rate);
+  return (scale != speed_.product_scale.end() ? scale->second : 1) *
+         product_seconds(bf16_, device_, peak, shape, true);
 }
 
 double OperatorTimes::attention(const Compute& c, bool flash) const {

@@ -219,12 +219,12 @@ class Game {
   }
 
   const spec::CollectiveSpeed& speed_of(CollectiveKind kind) const {
-    const char* name = collective_name(kind);
-    if (kind == CollectiveKind::send || kind == CollectiveKind::receive ||
-        kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce) {
-      name = "all_gather";
+    const bool pair = kind == CollectiveKind::send || kind == CollectiveKind::receive;
+    auto found = machine_.speed.collectives.find(pair ? "send" : collective_name(kind));
+    if (found == machine_.speed.collectives.end() &&
+        (pair || kind == CollectiveKind::broadcast || kind == CollectiveKind::reduce)) {
+      found = machine_.speed.collectives.find("all_gather");
     }
-    const auto found = machine_.speed.collectives.find(name);
     static const spec::CollectiveSpeed usual;
     return found == machine_.speed.collectives.end() ? usual : found->second;
   }

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/format.h"
+#include "run/machine.h"
 #include "run/memory_clock.h"
 #include "search/largest.h"
 #include "search/plan.h"
@@ -323,6 +324,13 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
         "the middle of what was seen on such cards, beside the allocator: " + context.source},
        context.low - context.bytes(),
        context.high - context.bytes()});
+  const std::string times = run::measured_words(option.spec->cluster);
+  if (!times.empty()) {
+    effects.push_back({{"measured", option.spec->cluster.device.name,
+                        option.spec->cluster.device.measured->source + ": " + times},
+                       0,
+                       0});
+  }
   const Context& exchange = option.worst_gpu().card.exchange;
   if (exchange.high > 0) {
     effects.push_back({{"exchange", format_bytes(Bytes(exchange.bytes())),

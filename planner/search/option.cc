@@ -183,7 +183,7 @@ Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel) {
   const bool exchanges =
       parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
   return {device.usable->value.count(), context_of(device),
-          exchange_of(exchanges ? spec.cluster.count : 1)};
+          exchange_of(device, exchanges ? spec.cluster.count : 1)};
 }
 
 namespace {

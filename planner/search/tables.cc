@@ -86,12 +86,28 @@ Context exchange_of(std::int64_t ranks) {
 Context context_of(const spec::DeviceSpec& device) {
   Context context = context_of(device.compute_capability);
   if (device.measured && device.measured->context) {
-    context.low = device.measured->context->count();
+    const auto& handle = device.measured->blas_handle;
+    context.low = device.measured->context->count() + (handle ? handle->count() : 0);
     context.high = std::max(context.high, context.low);
-    context.source = "at least the bare context that " + device.measured->source +
-                     " found; at most: " + context.source;
+    context.source = std::string("at least the bare context") +
+                     (handle ? " and the handle of cuBLAS" : "") + " that " +
+                     device.measured->source + " found; at most: " + context.source;
   }
   return context;
+}
+
+Context exchange_of(const spec::DeviceSpec& device, std::int64_t ranks) {
+  if (ranks > 1 && device.measured) {
+    for (const spec::MeasuredExchange& row : device.measured->exchange) {
+      const std::int64_t low = (row.communicator + row.rings).count();
+      // Where nothing was seen to go, the figure is no measurement.
+      if (row.ranks != ranks || low <= 0) continue;
+      return {low, low + row.pairs.count(),
+              "a communicator of " + std::to_string(ranks) + " ranks with its first exchanges, " +
+                  "without and with those of pairs, as " + device.measured->source + " found"};
+    }
+  }
+  return exchange_of(ranks);
 }
 
 Accuracy rocm_accuracy(Accuracy on_cuda) {

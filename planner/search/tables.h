@@ -20,13 +20,17 @@ struct Context {
 
 /// The row for a compute capability ("9.0"); the last row of the file takes every other.
 Context context_of(const std::string& compute_capability);
-/// The same for one device: where calibrate measured a bare context on it, that is the least; the
-/// most stays that of the row, since a training stack loads more kernels than calibrate does.
+/// The same for one device: where calibrate measured a bare context on it, that is the least, with
+/// a handle of cuBLAS; the most stays that of the row, since a training stack loads more kernels
+/// than calibrate does.
 Context context_of(const spec::DeviceSpec& device);
 
 /// What NCCL takes of each card for a communicator of `ranks`, with its first exchange; nothing for
 /// one rank.
 Context exchange_of(std::int64_t ranks);
+/// The same for one device: what calibrate measured there with as many ranks, from what rings take
+/// to what pairs take beside them; else the table's.
+Context exchange_of(const spec::DeviceSpec& device, std::int64_t ranks);
 
 /// Shares of a prediction to add to it to cover what was measured: low <= 0 <= high, not both 0.
 struct Accuracy {

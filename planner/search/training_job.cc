@@ -78,7 +78,7 @@ class Mapping {
                     {"give --device-profile with 'memory: usable' as your runtime reports it"});
       return;
     }
-    const Context context = context_of(device.compute_capability);
+    const Context context = context_of(device);
     if (device.usable->value.count() <= context.bytes()) {
       faults_.error(device.usable->where,
                     "the usable memory of device " + shardfit::quoted(device.name) + ", " +

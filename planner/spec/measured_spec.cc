@@ -28,6 +28,15 @@ MeasuredSpec read_measured(const Node& node, Diagnostics& faults) {
   measured.source = map.require_string("source").value;
   if (const auto context = map.bytes("context")) measured.context = context->value;
   if (const auto launch = map.seconds("launch")) measured.launch = launch->value;
+  if (const auto handle = map.bytes("blas_handle")) measured.blas_handle = handle->value;
+  measured.exchange = rows_of<MeasuredExchange>(map, "exchange", faults, [](MapView& row) {
+    MeasuredExchange exchange;
+    exchange.ranks = row.require_integer("ranks", {1}).value;
+    exchange.communicator = row.require_bytes("communicator").value;
+    exchange.rings = row.require_bytes("rings").value;
+    exchange.pairs = row.require_bytes("pairs").value;
+    return exchange;
+  });
   measured.lines = rows_of<MeasuredLine>(map, "lines", faults, [](MapView& row) {
     MeasuredLine line;
     line.name = row.require_string("name").value;
@@ -46,6 +55,22 @@ MeasuredSpec read_measured(const Node& node, Diagnostics& faults) {
     products.high = row.require_real("high", share).value;
     products.shapes = row.require_integer("shapes", {1}).value;
     return products;
+  });
+  measured.times = rows_of<ProductSeen>(map, "times", faults, [](MapView& row) {
+    ProductSeen seen;
+    seen.rate = row.require_string("rate").value;
+    seen.m = row.require_integer("m", {1}).value;
+    seen.n = row.require_integer("n", {1}).value;
+    seen.k = row.require_integer("k", {1}).value;
+    seen.time = row.require_seconds("time").value;
+    return seen;
+  });
+  measured.attention = rows_of<AttentionSeen>(map, "attention", faults, [](MapView& row) {
+    AttentionSeen seen;
+    seen.name = row.require_string("name").value;
+    seen.time = row.require_seconds("time").value;
+    seen.method = row.require_string("method").value;
+    return seen;
   });
   map.finish();
   return measured;

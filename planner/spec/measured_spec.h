@@ -30,12 +30,38 @@ struct MeasuredProducts {
   std::int64_t shapes = 0;
 };
 
+/// Attention by a kernel of calibrate's own: a lower bound of what a library reaches.
+struct AttentionSeen {
+  std::string name;  // what, and that it is a lower bound
+  Seconds time;
+  std::string method;
+};
+
+/// One matrix product, (m, k) x (k, n), once and with caches cold.
+struct ProductSeen {
+  std::string rate;
+  std::int64_t m = 0, n = 0, k = 0;
+  Seconds time;
+};
+
+/// Bytes a card gives to NCCL outside the allocator, with a communicator of so many ranks.
+struct MeasuredExchange {
+  std::int64_t ranks = 0;
+  Bytes communicator;  // when it is made
+  Bytes rings;         // more, with the first all-reduce, all-gather and reduce-scatter
+  Bytes pairs;         // and more, with the first all-to-all and send
+};
+
 struct MeasuredSpec {
-  std::string source;             // program, driver, date
-  std::optional<Bytes> context;   // of a process that has loaded next to nothing
-  std::optional<Seconds> launch;  // a kernel in a row of launches
+  std::string source;                // program, driver, date
+  std::optional<Bytes> context;      // of a process that has loaded next to nothing
+  std::optional<Bytes> blas_handle;  // of cuBLAS, its workspace and kernels not counted
+  std::optional<Seconds> launch;     // a kernel in a row of launches
+  std::vector<MeasuredExchange> exchange;
   std::vector<MeasuredLine> lines;
   std::vector<MeasuredProducts> products;
+  std::vector<ProductSeen> times;
+  std::vector<AttentionSeen> attention;
 };
 
 MeasuredSpec read_measured(const Node& node, Diagnostics& faults);

@@ -82,6 +82,9 @@ struct SpeedSpec {
   std::map<std::string, ProductSpeed> products;        // "bf16", "fp8", "nvfp4"
   std::map<std::string, AttentionSpeed> attention;     // "flash2", "flash3", "trtllm", ...
   std::map<std::string, CollectiveSpeed> collectives;  // "all_reduce", "all_gather", ...
+  /// By rate: what products took over what is predicted, where they were measured; no key of a
+  /// file.
+  std::map<std::string, double> product_scale;
   double memory_share = 0.88;      // of the bandwidth: operators that only read and write
   double kernel_seconds = 2.5e-6;  // the shortest of those
   double interval = 0.3;           // half width of a step's time, relative
