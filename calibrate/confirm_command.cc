@@ -146,6 +146,19 @@ int confirm_command(const CommandOptions& options, std::ostream& out, std::ostre
   }
   const std::string larger = too_large(option, usable, taken + how.margin);
   if (!larger.empty()) {
+    if (options.json) {
+      Json refused;
+      refused.object([&] {
+        refused.text("version", "1");
+        refused.boolean("stand_in", machine.stand_in);
+        refused.text("option", option.name);
+        refused.boolean("confirmed", false);
+        refused.text("refused", larger);
+        refused.number("margin_bytes", how.margin);
+      });
+      out << refused.result();
+      return off;
+    }
     if (machine.stand_in) out << stand_in_words << "\n";
     out << "larger than the card, with a margin of " << format_bytes(Bytes(how.margin))
         << "; nothing was allocated\n  " << larger << "\n";
@@ -158,17 +171,28 @@ int confirm_command(const CommandOptions& options, std::ostream& out, std::ostre
 
 namespace {
 
+/// The most that one operator takes of the device, beside libraries.
+std::int64_t smoke_bytes(const std::vector<SmokeCase>& cases) {
+  std::int64_t most = 0;
+  for (const SmokeCase& c : cases) most = std::max(most, smoke_bytes(c));
+  return most;
+}
+
 std::string dry_smoke_text(const PlannedOption& option, const Machine& machine) {
+  const std::vector<SmokeCase> cases = smoke_cases(option);
   std::string text;
   if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
   text += "would run once, against a reference in double precision on the host:\n";
-  for (const SmokeCase& c : smoke_cases(option)) {
+  for (const SmokeCase& c : cases) {
     text += "  " + std::string(c.kind) + " " + dtype_name(c.dtype) +
             (c.backward ? " backward: " : ": ");
     text +=
         c.test == SmokeTest::none ? "not tested: " + c.why : test_name(c) + ", by " + tested_by(c);
     text += "\n";
   }
+  text += "  " + std::to_string(cases.size()) + " operators, at most " +
+          format_bytes(Bytes(smoke_bytes(cases))) +
+          " of the device beside cuBLAS, some seconds: the references take the host longer\n";
   return text;
 }
 
@@ -178,6 +202,7 @@ std::string dry_smoke_json(const PlannedOption& option, const Machine& machine) 
   out.object([&] {
     out.boolean("dry_run", true);
     out.text("waived", machine.waived);
+    out.number("device_bytes", smoke_bytes(cases));
     out.array("operators", cases, [&](const SmokeCase& c) {
       out.object([&] {
         out.text("kind", c.kind);
@@ -208,9 +233,7 @@ int smoke_command(const CommandOptions& options, std::ostream& out, std::ostream
   }
   const SmokeReport report = run_smoke(machine, option);
   out << (options.json ? smoke_json(report) : smoke_text(report));
-  const bool right = std::all_of(report.results.begin(), report.results.end(),
-                                 [](const SmokeResult& result) { return result.right(); });
-  return right ? done : off;
+  return report.right() ? done : off;
 }
 
 }  // namespace shardfit::calibrate

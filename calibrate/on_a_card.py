@@ -135,8 +135,9 @@ def do_job(run, device, name, job_file, ranks, more=(), trial=True):
     code, out = run.calibrate(name + ".confirm.json",
                               ["confirm", plan, "--json", "--gpu-budget", run.arguments.gpu_budget], expected=(0, 1))
     row["confirm"] = read_json(out)
-    if row["confirm"] is None:
-        row["confirm_words"] = last_line(out)
+    if row["confirm"] is None or "refused" in row["confirm"]:
+        row["confirm_words"] = "REFUSED: " + row["confirm"]["refused"] if row["confirm"] else last_line(out)
+        row["confirm"] = None
     code, out = run.calibrate(name + ".smoke.json", ["smoke", plan, "--json"])
     row["smoke"] = read_json(out)
     if trial and run.trial_missing is None:

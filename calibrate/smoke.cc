@@ -48,10 +48,16 @@ double worst_error(const Reference& reference, const std::vector<double>& got) {
   return worst;
 }
 
+bool SmokeReport::right() const {
+  return failure.empty() && std::all_of(results.begin(), results.end(),
+                                        [](const SmokeResult& r) { return r.right(); });
+}
+
 std::string smoke_text(const SmokeReport& report) {
   std::string text;
   if (report.machine.stand_in) text += std::string(stand_in_words) + "\n";
   text += "option " + report.option + "\n";
+  if (!report.failure.empty()) return text + "FAILED at the start: " + report.failure + "\n";
   int tested = 0, wrong = 0;
   for (const SmokeResult& r : report.results) {
     text += "  " + padded(r.c.kind, 21) + padded(dtype_name(r.c.dtype), 5) +
@@ -72,6 +78,7 @@ std::string smoke_json(const SmokeReport& report) {
     json.text("version", "1");
     json.boolean("stand_in", report.machine.stand_in);
     json.text("option", report.option);
+    json.text("failure", report.failure);
     json.array("operators", report.results, [&](const SmokeResult& r) {
       json.object([&] {
         json.text("operator", r.c.kind);

@@ -59,6 +59,9 @@ std::int64_t small_reach(const SmokeCase& c);
 /// The dtype of what an operator makes.
 DType small_result(Small what, DType dtype);
 
+/// Bytes that inputs and result take of the device.
+std::int64_t smoke_bytes(const SmokeCase& c);
+
 /// A number as the dtype (bf16, fp16, fp32) holds it, rounded to nearest even.
 double rounded_to(DType dtype, double value);
 /// One unit in the last place of 1; 0 for integers.
@@ -77,7 +80,9 @@ double worst_error(const Reference& reference, const std::vector<double>& got);
 struct SmokeReport {
   Machine machine;
   std::string option;
+  std::string failure;  // what kept it from beginning; "" where nothing did
   std::vector<SmokeResult> results;
+  bool right() const;
 };
 std::string smoke_text(const SmokeReport& report);
 std::string smoke_json(const SmokeReport& report);

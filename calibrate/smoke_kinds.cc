@@ -127,7 +127,7 @@ ProductShape small_product(const Compute& c, bool attends) {
   };
   if (attends) {
     shape.m = shape.n = cut(c.m, 70);
-    shape.k = cut((c.k + 31) / 32 * 32, 256);
+    shape.k = (cut(c.k, 256) + 31) / 32 * 32;
     shape.groups = cut(c.groups, 2);
     return shape;
   }
@@ -144,7 +144,7 @@ ProductShape small_product(const Compute& c, bool attends) {
 SmallShape small_attention(const Compute& c) {
   SmallShape s{Small::attention, true};
   s.tokens = std::clamp<std::int64_t>(c.m, 1, 12);
-  s.columns = std::clamp<std::int64_t>((c.k + 31) / 32 * 32, 32, 128);
+  s.columns = (std::clamp<std::int64_t>(c.k, 1, 128) + 31) / 32 * 32;
   s.rows = s.tokens * std::clamp<std::int64_t>(c.groups, 1, 2);
   return s;
 }
@@ -235,6 +235,25 @@ std::string test_name(const SmokeCase& c) {
 std::string tested_by(const SmokeCase& c) {
   if (c.test == SmokeTest::none) return "";
   return c.test == SmokeTest::product ? "cuBLAS" : "own kernel";
+}
+
+std::int64_t smoke_bytes(const SmokeCase& c) {
+  const std::int64_t size = element_size(c.dtype);
+  const ProductShape& p = c.shape;
+  switch (c.test) {
+    case SmokeTest::none:
+      return 0;
+    case SmokeTest::product:
+      return p.groups * ((p.m * p.k + p.k * p.n) * size + p.m * p.n * 4);
+    case SmokeTest::attention:
+      return 4 * p.groups * p.m * p.k * size;
+    default:
+      break;
+  }
+  const SmallShape& s = c.small;
+  std::int64_t bytes = s.rows * result_a_row(s) * element_size(small_result(s.what, c.dtype));
+  for (int input = 0; input < 4; ++input) bytes += s.rows * input_a_row(s, input) * size;
+  return bytes;
 }
 
 SmokeCase smoke_case_of(const Compute& compute) {

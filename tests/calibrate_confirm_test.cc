@@ -92,6 +92,7 @@ TEST_CASE("confirm: a dry run counts what would be done; without a card the run 
   const ProgramResult smoke = run_calibrate("smoke plan.json --dry-run", {.folder = plan.folder});
   CHECK(smoke.code == 0);
   CHECK(has(smoke.out, "addmm bf16: product, by cuBLAS"));
+  CHECK(has(smoke.out, "44 operators, at most 1.12 MiB of the device"));
   const ProgramResult products =
       run_calibrate("run --dry-run --only gemm-plan --plan plan.json", {.folder = plan.folder});
   CHECK(has(products.out, "gemm-plan       12 "));
@@ -258,6 +259,14 @@ TEST_CASE("confirm: what is larger than the card is refused before anything is a
   CHECK(has(run.out, "larger than the card, with a margin of 138.0 GiB; nothing was allocated"));
   CHECK(has(run.out, "CUDA out of memory. Tried to allocate"));
   CHECK_FALSE(has(run.log, "cudaMalloc 2"));  // no segment
+  const ProgramResult refused = run_calibrate("confirm plan.json --margin 138GiB --json",
+                                              {.device = "h200", .folder = plan.folder});
+  CHECK(refused.code == 1);
+  rapidjson::Document json;
+  json.Parse(refused.out.c_str());
+  REQUIRE_FALSE(json.HasParseError());
+  CHECK_FALSE(json["confirmed"].GetBool());
+  CHECK(has(json["refused"].GetString(), "CUDA out of memory. Tried to allocate"));
   const ProgramResult nothing =
       run_calibrate("confirm plan.json --margin 200GiB", {.device = "h200", .folder = plan.folder});
   CHECK(nothing.code == 1);

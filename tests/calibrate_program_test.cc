@@ -124,6 +124,13 @@ TEST_CASE("calibrate: exchanges are timed from 1 KiB to 1 GiB, on every pair and
   }
 }
 
+TEST_CASE("calibrate: output that cannot be written is told, and is no success") {
+  const ProgramResult full = run_calibrate("list > /dev/full", {});
+  CHECK(full.code == 2);
+  CHECK(full.err == "shardfit calibrate: the output could not be written: is the disk full?\n");
+  CHECK(run_calibrate("list | head -n 1", {}).err == "");
+}
+
 #ifdef SHARDFIT_CUDA
 
 TEST_CASE("calibrate: the context is measured where NVML does not know the process, too") {

@@ -239,6 +239,22 @@ TEST_CASE("smoke: every operator kind is tested in the dtypes it comes in, or is
   CHECK(unknown.why == "no kernel of ours is like it");
 }
 
+TEST_CASE("smoke: sizes that no card has are cut down before anything is reckoned with them") {
+  for (const char* kind : {"mm", "flash_attention"}) {
+    for (const bool backward : {false, true}) {
+      Compute compute;
+      compute.kind = kind;
+      compute.dtype = DType::bf16;
+      compute.backward = backward;
+      compute.m = compute.n = compute.k = compute.groups = INT64_MAX;
+      const SmokeCase c = smoke_case_of(compute);
+      CHECK(c.shape.k <= 256);
+      CHECK(c.small.columns <= 128);
+      CHECK(reference_of(c).values.size() < 100000);
+    }
+  }
+}
+
 TEST_CASE("smoke: nothing that a plan of ours launches is left untested") {
   const TemporaryFile file("", "plan.json");
   const std::string folder = file.path.substr(0, file.path.rfind('/'));
@@ -297,6 +313,15 @@ TEST_CASE("smoke: on the stand-in every operator is launched and none compared; 
   const ProgramResult failed = run_calibrate(
       "smoke plan.json", {.device = "h200", .fail = "cublasGemm:1:7", .folder = folder});
   CHECK(failed.code == 1);
+  // A device that gives nothing from the start is no bug of ours.
+  for (const char* call : {"cublasCreate:1:3", "cudaStreamCreate:1:2"}) {
+    CAPTURE(call);
+    const ProgramResult start = run_calibrate(
+        "smoke plan.json", {.device = "h200", .log = true, .fail = call, .folder = folder});
+    CHECK(start.code == 1);
+    CHECK(has(start.out, "FAILED at the start: "));
+    CHECK(has(start.log, "left 0 allocations, 0 bytes, 0 streams"));
+  }
   CHECK(has(failed.out, "FAILED: cublasGemmStridedBatchedEx failed with cuBLAS status 7"));
 }
 

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <optional>
 #include <ostream>
 
 #include "calibrate/commands.h"
@@ -76,7 +77,14 @@ Findings run_benchmarks(const Machine& machine, const RunOptions& options, std::
   Findings findings;
   findings.machine = machine;
   findings.device = options.device;
-  Session session(machine, options, findings);
+  std::optional<Session> begun;
+  try {
+    begun.emplace(machine, options, findings);
+  } catch (const std::exception& error) {
+    findings.failed.push_back({"the start", error.what()});
+    return findings;
+  }
+  Session& session = *begun;
   for (const Benchmark& row : benchmarks()) {
     const std::string name = row.name;
     if (!options.only.empty() &&

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <optional>
 
 #include "calibrate/gpu/blas.h"
 #include "calibrate/gpu/kernels.h"
@@ -196,16 +197,23 @@ SmokeReport run_smoke(const Machine& machine, const PlannedOption& option) {
   SmokeReport report;
   report.machine = machine;
   report.option = option.name;
-  CUDA(cudaSetDevice(0));
-  const Stream stream;
-  Blas blas;
+  std::optional<Stream> stream;
+  std::optional<Blas> blas;
+  try {
+    CUDA(cudaSetDevice(0));
+    stream.emplace();
+    blas.emplace();
+  } catch (const std::exception& error) {
+    report.failure = error.what();
+    return report;
+  }
   for (const SmokeCase& c : smoke_cases(option)) {
     SmokeResult result;
     result.c = c;
     result.compared = !machine.stand_in;
     if (c.test != SmokeTest::none) {
       try {
-        const std::vector<double> numbers = got(c, blas, stream);
+        const std::vector<double> numbers = got(c, *blas, *stream);
         if (result.compared) result.worst = error_of(c, numbers);
       } catch (const std::exception& error) {
         result.failure = error.what();
