@@ -41,7 +41,7 @@ def job_line(row):
         cells.append(cell(worst["predicted_bytes"], worst["measured_bytes"]) if worst else "-")
     confirm = row.get("confirm")
     cells.append(("confirmed" if confirm["confirmed"] else "OFF: " + "; ".join(confirm["because"])) if confirm
-                 else row.get("confirm_words", "-"))
+                 else row.get("confirm_words", row.get("note", "-")))
     if compared:
         last = [r["step_seconds"][-1] for r in compared["ranks"] if r["step_seconds"]]
         cells.append("%s / %s" % (seconds_words(compared["predicted_step_seconds"]),
@@ -63,7 +63,7 @@ def table(rows, head):
         if row["job"] == "above-capacity":
             lines += ["", "3 % above the card's capacity: " + (
                 "refused by the plan and, before anything was allocated, by confirm"
-                if row["refused_by_plan"] and row["refused_by_confirm"] else "NOT REFUSED")
+                if row["refused_by_plan"] and row["refused_by_confirm"] else row.get("note") or "NOT REFUSED")
                 + {True: "; the real program runs out of memory", False: "; THE REAL PROGRAM RUNS"}.get(
                     row.get("real_program_fails"), "")]
     return "\n".join(lines) + "\n"

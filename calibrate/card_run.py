@@ -81,9 +81,17 @@ def read_json(text):
         return None
 
 
+class Stop(SystemExit):
+    """The end, with its exit code and why."""
+
+    def __init__(self, code, words):
+        super().__init__(code)
+        self.words = words
+
+
 def stop(code, words):
     print(words, file=sys.stderr)
-    sys.exit(code)
+    raise Stop(code, words)
 
 
 def quiet(command):

@@ -164,6 +164,8 @@ def do_near(run, device):
                        ["--micro-batch", "1", "--sequence", str(sequence), "--export-program", programs])
     code, out = run.do("above-capacity.plan.json", words, (1,))
     row = {"job": "above-capacity", "ranks": 1, "share": above, "fits": code == 0, "refused_by_plan": code == 1}
+    if code not in (0, 1):
+        row["note"] = "no plan"
     plan = os.path.join(programs, "plan.json")
     with open(plan, "w") as file:
         file.write(out)
@@ -333,6 +335,9 @@ def check_before(run, arguments, machine):
     run.trial_missing = find_trial_missing(arguments)
     if run.trial_missing is not None:
         print("THE REAL PROGRAMS ARE LEFT OUT: %s" % run.trial_missing)
+    if not (arguments.on or arguments.device_profile or machine["devices"][0]["catalogue"]):
+        print("the catalogue has no %s: plans are made with what is measured, as this-card; --on names a device of "
+              "the catalogue like it" % machine["devices"][0]["name"])
     for card in machine["devices"]:
         taken = card["usable_bytes"] - card["free_bytes"]
         if taken > IN_USE:
@@ -346,7 +351,7 @@ def everything(run, arguments, machine, jobs, found):
     """The steps in their order; `found` has what there is whenever they end."""
     device, words, right = measure(run, arguments, machine)
     if not device:
-        stop(2, "the catalogue has no such card; name one like it with --on")
+        stop(1, "no profile was written and the catalogue has no such card; name one like it with --on")
     found["device"], found["right"] = device, right
     found["words"] += words
     if run.trial_missing is not None:
@@ -402,13 +407,13 @@ def on_cards(run, arguments, machine):
     except KeyboardInterrupt:
         ended_by, code = "Ctrl-C", 130
     except (Exception, SystemExit) as error:  # what a card has given until then is not lost
-        ended_by, code = repr(error), getattr(error, "code", 1)
+        ended_by, code = getattr(error, "words", repr(error)), getattr(error, "code", 1)
     if ended_by:
-        found["words"].append("ENDED BY %s: what stands here is all that was done" % ended_by)
+        found["words"].append("ENDED: %s; what stands here is all that was done" % ended_by)
     right = write_results(run, arguments, machine, found)
     print(card_report.publish(arguments.root, run.folder))
     if ended_by:
-        print("ended by " + ended_by)
+        print("ended: " + ended_by)
         return code
     left_out = "" if run.trial_missing is None else " as far as it went, without the real programs"
     print("all is as predicted" + left_out if right else "OFF: see above, and the steps in summary.json")

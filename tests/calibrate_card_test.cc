@@ -162,9 +162,9 @@ TEST_CASE("on_a_card: Ctrl-C ends it with what there is, and leaves no process b
   CAPTURE(run.out);
   CHECK(run.code == 130);
   CHECK(run.out.find("| gpt2 | - | - | - | confirmed | - |") != std::string::npos);
-  CHECK(run.out.find("- ENDED BY Ctrl-C: what stands here is all that was done") !=
+  CHECK(run.out.find("- ENDED: Ctrl-C; what stands here is all that was done") !=
         std::string::npos);
-  CHECK(run.out.ends_with("ended by Ctrl-C\n0\n"));
+  CHECK(run.out.ends_with("ended: Ctrl-C\n0\n"));
   CHECK(run.err.find("\"it was ended before all was done\"") != std::string::npos);
 }
 
