@@ -193,6 +193,23 @@ TEST_CASE("profile: a plan on two cards takes what NCCL was seen to take, and sa
   CHECK(four.out.find("all_reduce at") == std::string::npos);
 }
 
+TEST_CASE("profile: bytes that no card has are refused, not added up to fewer") {
+  spec::Node base = base_file();
+  const std::string text = yaml_text(base);
+  for (const char* bytes : {"  context: 8000 PiB\n  blas_handle: 8000 PiB\n",
+                            "  exchange:\n    - {ranks: 2, communicator: 8000 PiB, rings: 1 B, "
+                            "pairs: 8000 PiB}\n"}) {
+    CAPTURE(bytes);
+    const test::TemporaryFile file(text + "measured:\n  source: 'nobody'\n" + bytes, "h200.yaml");
+    const auto plan = test::run_command(
+        "shardfit plan --model " SHARDFIT_SOURCE_DIR
+        "/tests/data/models/gpt2.json --framework plain-pytorch --parallel ddp --on 2xh200 "
+        "--device-profile " +
+        file.path);
+    CHECK(plan.code == 2);
+  }
+}
+
 TEST_CASE("profile: measured times take the place of fitted ones") {
   const spec::Node base = base_file();
   spec::ClusterSpec cluster;

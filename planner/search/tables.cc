@@ -87,7 +87,7 @@ Context context_of(const spec::DeviceSpec& device) {
   Context context = context_of(device.compute_capability);
   if (device.measured && device.measured->context) {
     const auto& handle = device.measured->blas_handle;
-    context.low = device.measured->context->count() + (handle ? handle->count() : 0);
+    context.low = (*device.measured->context + handle.value_or(Bytes(0))).count();
     context.high = std::max(context.high, context.low);
     context.source = std::string("at least the bare context") +
                      (handle ? " and the handle of cuBLAS" : "") + " that " +
@@ -102,7 +102,7 @@ Context exchange_of(const spec::DeviceSpec& device, std::int64_t ranks) {
       const std::int64_t low = (row.communicator + row.rings).count();
       // Where nothing was seen to go, the figure is no measurement.
       if (row.ranks != ranks || low <= 0) continue;
-      return {low, low + row.pairs.count(),
+      return {low, (Bytes(low) + row.pairs).count(),
               "a communicator of " + std::to_string(ranks) + " ranks with its first exchanges, " +
                   "without and with those of pairs, as " + device.measured->source + " found"};
     }
