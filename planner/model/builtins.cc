@@ -2,10 +2,12 @@
 
 #include "model/code.h"
 #include "model/machine.h"
+#include "model/routing.h"
 #include "tensor/attention_kernels.h"
 #include "tensor/autocast.h"
 #include "tensor/iterator.h"
 #include "tensor/ops.h"
+#include "tensor/routed.h"
 
 namespace shardfit::model {
 namespace {
@@ -301,6 +303,31 @@ Value range(Machine&, Value* a) {
   for (std::int64_t i = 0; i < count; ++i) out.push_back(Value::of(i));
   return Value::of_list(std::move(out));
 }
+Value add_rows(Machine&, Value* a) {
+  t::index_add_in_place(first(a), tensor_of(a[1], "the rows"), tensor_of(a[2], "what is added"));
+  return {};
+}
+
+/// Rows that each of `count` experts gets when `tokens` choose `chosen` experts each: as equally as
+/// can be, all to the first, or by shares; a token chooses an expert once.
+Value expert_rows(Machine&, Value* a) {
+  const std::int64_t tokens = integer_of(a[0], "the tokens");
+  const std::int64_t chosen = integer_of(a[1], "the experts of a token");
+  const auto count = static_cast<std::size_t>(integer_of(a[2], "the experts"));
+  std::vector<double> shares(count, 1.0);
+  if (*a[3].text == "worst") {
+    std::fill(shares.begin() + static_cast<std::ptrdiff_t>(chosen), shares.end(), 0.0);
+  } else if (*a[3].text == "shares") {
+    if (a[4].list->size() != count) {
+      throw std::runtime_error("the routing gives shares of " + std::to_string(a[4].list->size()) +
+                               " experts, the model has " + std::to_string(count));
+    }
+    for (std::size_t i = 0; i < count; ++i) shares[i] = (*a[4].list)[i].as_real();
+  }
+  ValueList rows;
+  for (const std::int64_t n : dealt_rows(tokens, chosen, shares)) rows.push_back(Value::of(n));
+  return Value::of_list(std::move(rows));
+}
 Value minimum(Machine&, Value* a) { return a[0].as_real() <= a[1].as_real() ? a[0] : a[1]; }
 Value maximum(Machine&, Value* a) { return a[0].as_real() >= a[1].as_real() ? a[0] : a[1]; }
 Value repeat(Machine&, Value*) {
@@ -413,6 +440,8 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"int", {"number"}, 1, integer},
         {"length", {"list"}, 1, length},
         {"range", {"count"}, 1, range},
+        {"add_rows", {"x", "rows", "source"}, 3, add_rows},
+        {"expert_rows", {"tokens", "chosen", "count", "routing", "shares"}, 5, expert_rows},
         {"min", {"a", "b"}, 2, minimum},
         {"max", {"a", "b"}, 2, maximum},
         {"refuse", {"message", "name"}, 1, refuse},

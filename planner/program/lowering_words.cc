@@ -45,6 +45,10 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set_text("head", head_of(job, family).first);
   globals.set_text("loss", job.loss);
   globals.set_text("experts_implementation", job.experts);
+  globals.set_text("expert_routing", job.routing);
+  model::ValueList shares;
+  for (const double share : job.expert_shares) shares.push_back(Value::of_real(share));
+  globals.set("expert_shares", Value::of_list(std::move(shares)));
   if (globals.find("image_size") < 0) globals.set("image_size", Value::of(224));
   globals.set("clip_gradients", Value::of_bool(job.clip_foreach.has_value()));
   globals.set("grad_scaler", Value::of_bool(job.grad_scaler));

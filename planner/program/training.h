@@ -90,6 +90,9 @@ struct TrainingJob {
   enum class Offload : std::uint8_t { none, pageable, pinned };
   Offload offload = Offload::none;  // of saved tensors
   std::string experts = "grouped_mm";
+  /// Of a loop over experts, how tokens choose: balanced, worst (all choose the same), shares.
+  std::string routing = "balanced";
+  std::vector<double> expert_shares;  // one an expert, in any unit
   std::optional<LoraJob> lora;
   std::optional<DdpJob> ddp;
   std::optional<Fsdp2Job> fsdp2;

@@ -190,6 +190,7 @@ std::vector<JobWord> job_words(const search::Option& option) {
       {"attention", word(spec::attention_names(), job.attention.value)},
   };
   if (job.samples) words.push_back({"samples", std::to_string(job.samples->value), true});
+  if (job.experts) words.push_back({"experts", job.experts->value});
   if (job.allocator) words.push_back({"allocator", job.allocator->value});
   if (job.lora) {
     words.push_back({"lora_rank", std::to_string(job.lora->rank.value), true});

@@ -1,4 +1,5 @@
 #include "search/training_job.h"
+#include "search/experts.h"
 
 #include <algorithm>
 #include <cmath>
@@ -473,6 +474,7 @@ std::optional<RankJob> rank_job(const OptionSpec& option, std::int64_t ranks,
   mapping.optimizer();
   mapping.recompute();
   mapping.attention();
+  if (option.job.experts) set_experts(*option.job.experts, lowering, out.job, faults);
   mapping.allocator();
   if (out.profile.framework == "torchtitan") titan_words(option, out, faults);
   if (faults.size() > before) return {};

@@ -111,6 +111,9 @@ std::span<const JobKey> job_keys() {
        listed(attention_names(), {"cudnn", "math", "flash2", "flash3"}) +
            "; default auto: what the framework's release dispatches, which flash or efficient must "
            "be on the card"},
+      {"experts", "KERNEL", "Memory and kernels",
+       "how routed experts run: grouped_mm, batched_mm, eager[:ROUTING] (a loop over experts; "
+       "ROUTING: balanced, worst, or the share of each, S,S,...); default grouped_mm"},
       {"allocator", "SETTINGS", "Memory and kernels",
        "PyTorch's settings string, e.g. expandable_segments:True"},
       {"lora-rank", "N", "LoRA", "default 8, as PEFT's LoraConfig"},

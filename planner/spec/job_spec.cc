@@ -42,6 +42,7 @@ class JobReader {
     job_.samples = integer("samples", {1, most_epoch});
     read_recompute();
     job_.attention = choice<Attention>("attention", attention_names());
+    job_.experts = text("experts");
     job_.allocator = text("allocator");
     read_lora();
     job_.parallel = choice<Parallel>("parallel", parallel_names());

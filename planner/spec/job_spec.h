@@ -128,6 +128,7 @@ struct JobSpec {
   std::optional<Setting<std::int64_t>> samples;  // of an epoch
   Setting<Recompute> recompute;
   Setting<Attention> attention;
+  std::optional<Setting<std::string>> experts;  // how routed experts run; see search/experts.h
   std::optional<Lora> lora;  // for the tasks lora and qlora
   Setting<Parallel> parallel;
   std::optional<Setting<bool>> peer_access;  // between GPUs; the device's file where absent
