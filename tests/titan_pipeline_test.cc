@@ -1,4 +1,4 @@
-// torchtitan's pipelines: which layers a rank has, what its stage exchanges. Bytes are held by the
+// torchtitan's tensor and pipeline ranks: what a rank has and exchanges. Bytes are held by the
 // exact readings.
 
 #include <doctest/doctest.h>
@@ -9,9 +9,11 @@
 
 #include "program/pipelining_actions.h"
 #include "program/titan_units.h"
+#include "search/titan.h"
 #include "strategy_support.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
+#include "validate/cases.h"
 
 namespace shardfit {
 namespace {
@@ -19,6 +21,11 @@ namespace {
 using program::PipeliningSchedule;
 
 constexpr std::int64_t micro_batches = 4;
+
+std::vector<program::DegreeFault> check(const program::TitanJob& job, std::int64_t passes,
+                                        std::int64_t layers) {
+  return program::check_titan(job, passes, layers, {32, 8, 8192, 4096});
+}
 
 Program lower_stage(std::int64_t rank, std::int64_t ranks, PipeliningSchedule schedule,
                     std::int64_t stages_a_rank = 1) {
@@ -99,19 +106,22 @@ TEST_CASE("torchtitan's stages of several a rank pass on what the next rank need
 TEST_CASE("torchtitan's pipelines that cannot be are refused with the nearest that can") {
   program::TitanJob job;
   job.pipeline = 4;
-  CHECK(program::check_titan(job, 8, 16).empty());
-  CHECK(program::check_titan(job, 2, 16).at(0).nearest == 4);
+  CHECK(check(job, 8, 16).empty());
+  CHECK(check(job, 2, 16).at(0).nearest == 4);
   job.pipeline = 20;
-  CHECK(program::check_titan(job, 20, 16).at(0).nearest == 18);
+  CHECK(check(job, 20, 16).at(0).nearest == 18);
   job.pipeline = 4;
   job.schedule = PipeliningSchedule::interleaved;
-  CHECK(program::check_titan(job, 8, 16).at(0).key == "virtual_stages");
+  CHECK(check(job, 8, 16).at(0).key == "virtual_stages");
   job.stages_a_rank = 2;
-  CHECK(program::check_titan(job, 9, 16).at(0).nearest == 8);
+  CHECK(check(job, 9, 16).at(0).nearest == 8);
   job.schedule = PipeliningSchedule::zero_bubble_v;
-  CHECK(program::check_titan(job, 9, 16).empty());
+  CHECK(check(job, 9, 16).empty());
   job.stages_a_rank = 3;
-  CHECK(program::check_titan(job, 9, 16).at(0).key == "virtual_stages");
+  CHECK(check(job, 9, 16).at(0).key == "virtual_stages");
+  job = {};
+  job.tensor = 16;
+  CHECK(check(job, 1, 16).at(0).nearest == 8);
 }
 
 // As PyTorch 2.13 prints its own (pipeline_order_with_comms of two ranks, two micro-batches).
@@ -139,6 +149,33 @@ TEST_CASE("the actions of a rank are PyTorch's own, in its order") {
   CHECK(written(PipeliningSchedule::zero_bubble_v, 0) ==
         "0UNSHARD 3UNSHARD 0F0 0SEND_F0 0F1 0SEND_F1 3RECV_F0 3F0 3I0 3SEND_B0 3RECV_F1 3W0 3F1 "
         "3I1 3SEND_B1 0RECV_B0 3W1 3REDUCE 3RESHARD 0I0 0W0 0RECV_B1 0I1 0W1 0REDUCE 0RESHARD ");
+}
+
+TEST_CASE("a tensor rank as planned is the measured one") {
+  int seen = 0;
+  for (const auto& measured :
+       validate::read_cases(SHARDFIT_SOURCE_DIR "/tests/data/validate/torchtitan.yaml")) {
+    const program::TrainingJob& job = measured.job;
+    if (job.titan->tensor == 1 || job.titan->data == 1 || job.titan->rank > 0) continue;
+    program::TrainingJob planned = job;
+    planned.autocast = DType::bf16;
+    planned.fsdp2.reset();
+    planned =
+        search::titan_job(planned, spec::Parallel::tensor, job.titan->tensor * job.titan->data, 0);
+    spec::ModelSpec model = spec::read_model(measured.model_path);
+    const program::Lowering lowering(std::move(model), "torchtitan");
+    const Program a = lowering.lower(job);
+    const Program b = lowering.lower(planned);
+    REQUIRE(a.storages.size() == b.storages.size());
+    REQUIRE(a.instructions.size() == b.instructions.size());
+    CHECK(a.groups == b.groups);
+    const bool same =
+        std::equal(a.storages.begin(), a.storages.end(), b.storages.begin(),
+                   [](const StorageInfo& x, const StorageInfo& y) { return x.bytes == y.bytes; });
+    CHECK(same);
+    ++seen;
+  }
+  CHECK(seen > 1);
 }
 
 TEST_CASE("every pass of a schedule runs once, after what it needs") {

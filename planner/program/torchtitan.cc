@@ -57,7 +57,7 @@ void check_micro_batches(const TitanJob& job, std::int64_t micro_batches,
 }  // namespace
 
 std::vector<DegreeFault> check_titan(const TitanJob& job, std::int64_t micro_batches,
-                                     std::int64_t layers) {
+                                     std::int64_t layers, const SplitNumbers& numbers) {
   std::vector<DegreeFault> faults;
   const auto text = [](std::int64_t n) { return std::to_string(n); };
   for (const auto& [key, degree] : {std::pair{"tp", job.tensor},
@@ -66,7 +66,9 @@ std::vector<DegreeFault> check_titan(const TitanJob& job, std::int64_t micro_bat
                                     {"virtual_stages", job.stages_a_rank}}) {
     if (degree < 1) faults.push_back({key, "a degree of " + text(degree), 1});
   }
-  if (!faults.empty() || job.pipeline == 1) return faults;
+  if (!faults.empty()) return faults;
+  faults = check_tensor_degree(numbers, job.tensor);
+  if (job.pipeline == 1) return faults;
   if (job.stages() > layers + 2) {
     faults.push_back(
         {"pp", text(job.stages()) + " stages for " + text(layers) + " layers, input and output",

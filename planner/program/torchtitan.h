@@ -38,6 +38,6 @@ bool titan_holds_last(const TitanJob& job);
 /// Degrees and micro-batches that cannot be: keys `tp`, `dp`, `pp`, `virtual_stages` and
 /// `micro_batches`.
 std::vector<DegreeFault> check_titan(const TitanJob& job, std::int64_t micro_batches,
-                                     std::int64_t layers);
+                                     std::int64_t layers, const SplitNumbers& numbers);
 
 }  // namespace shardfit::program

@@ -375,9 +375,13 @@ std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
   model::set_dimensions(*family_, model_, globals);
   if (family_->framework == "megatron") return check_megatron(job, globals);
   if (!job.titan || family_->framework != "torchtitan") return {};
-  const int layers = globals.find("num_hidden_layers");
-  return check_titan(*job.titan, job.accumulation,
-                     globals.values.at(static_cast<std::size_t>(layers)).integer);
+  const auto number = [&](const char* name) {
+    return globals.values.at(static_cast<std::size_t>(globals.find(name))).integer;
+  };
+  const SplitNumbers split{number("num_attention_heads"), number("num_key_value_heads"),
+                           number("intermediate_size"),
+                           job.titan->sequence_parallel ? job.sequence : 0};
+  return check_titan(*job.titan, job.accumulation, number("num_hidden_layers"), split);
 }
 
 Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {

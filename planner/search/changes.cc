@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/format.h"
+#include "program/titan_units.h"
 #include "run/machine.h"
 #include "run/memory_clock.h"
 #include "search/largest.h"
@@ -96,7 +97,13 @@ TrainingJob at_rank(TrainingJob job, int rank) {
   if (job.zero_redundancy) job.zero_redundancy->rank = rank;
   if (job.deepspeed) job.deepspeed->rank = rank;
   if (job.megatron) job.megatron->rank = rank;
-  if (job.titan && job.titan->data > 1) job.titan->rank = rank;
+  if (job.titan && job.titan->data * job.titan->tensor > 1) {
+    job.titan->rank = rank;
+    if (job.fsdp2) {
+      job.fsdp2->rank = job.titan->data_rank();
+      program::set_titan_mesh(*job.fsdp2, *job.titan);
+    }
+  }
   return job;
 }
 

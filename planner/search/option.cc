@@ -243,7 +243,7 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
   option.parallel = parallel;
   option.job = std::move(job);
   option.split = split_of(option.job.job, parallel, spec.cluster.count);
-  option.shares = what_is_shared(parallel, option.split, spec.cluster.count);
+  option.shares = what_is_shared(option.job.job, parallel, option.split, spec.cluster.count);
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
   if (option.job.job.device.rocm) option.accuracy = rocm_accuracy(std::move(option.accuracy));

@@ -24,6 +24,7 @@ std::string name_of(Parallel parallel, const spec::Split& split) {
 }
 
 spec::Split split_of(const program::TrainingJob& job, Parallel parallel, std::int64_t gpus) {
+  if (job.titan && parallel == Parallel::tensor) return {job.titan->data, job.titan->tensor, 1, 1};
   if (job.megatron) {
     return {job.megatron->data, job.megatron->tensor, job.megatron->pipeline, 1};
   }
@@ -33,8 +34,8 @@ spec::Split split_of(const program::TrainingJob& job, Parallel parallel, std::in
 
 namespace {
 
-/// What a Megatron job with tensor or pipeline ranks shares.
-std::string what_megatron_shares(Parallel parallel, const spec::Split& split) {
+/// What a job with tensor or pipeline ranks shares; `sharded`: its replicas share states too.
+std::string what_ranks_share(Parallel parallel, const spec::Split& split, bool sharded) {
   std::string text;
   if (split.tensor > 1) text = "every layer's matrices are split";
   if (split.pipeline > 1) {
@@ -44,6 +45,10 @@ std::string what_megatron_shares(Parallel parallel, const spec::Split& split) {
     text += "; each card sees the whole batch";
   }
   if (split.data == 1) return text;
+  if (sharded) {
+    return text + " of its group; " + std::to_string(split.data) +
+           " groups split the batch, and what each has of model, gradients and optimizer states";
+  }
   return text + (split.pipeline > 1 ? "; " : " of its replica; ") + std::to_string(split.data) +
          " replicas split the batch" +
          (parallel == Parallel::zero1 ? " and the optimizer states" : "");
@@ -51,9 +56,12 @@ std::string what_megatron_shares(Parallel parallel, const spec::Split& split) {
 
 }  // namespace
 
-std::string what_is_shared(Parallel parallel, const spec::Split& split, std::int64_t gpus) {
+std::string what_is_shared(const program::TrainingJob& job, Parallel parallel,
+                           const spec::Split& split, std::int64_t gpus) {
   if (gpus == 1) return "";
-  if (split.tensor > 1 || split.pipeline > 1) return what_megatron_shares(parallel, split);
+  if (split.tensor > 1 || split.pipeline > 1) {
+    return what_ranks_share(parallel, split, job.titan.has_value());
+  }
   switch (parallel) {
     case Parallel::independent:
       return "nothing: each card runs a job of its own, whole model and whole batch";
@@ -114,6 +122,25 @@ std::vector<RankGroup> megatron_groups(const program::MegatronJob& job) {
   return groups;
 }
 
+/// Tensor ranks after the first are alike; shares of data ranks differ, as parameters may not
+/// divide evenly.
+std::vector<RankGroup> titan_tensor_groups(const program::TitanJob& job) {
+  std::vector<RankGroup> groups;
+  program::TitanJob one = job;
+  for (one.rank = 0; one.rank < job.tensor * job.data; ++one.rank) {
+    const std::int64_t tensor = one.tensor_rank();
+    const auto rank = static_cast<int>(one.rank);
+    if (tensor > 1) {
+      groups.back().ranks.push_back(rank);
+      continue;
+    }
+    std::string role = "tensor rank " + std::to_string(tensor);
+    if (job.data > 1) role += ", data rank " + std::to_string(one.data_rank());
+    groups.push_back({rank, {rank}, role});
+  }
+  return groups;
+}
+
 std::vector<int> counted(int ranks) {
   std::vector<int> all;
   for (int rank = 0; rank < ranks; ++rank) all.push_back(rank);
@@ -129,6 +156,7 @@ std::vector<RankGroup> rank_groups(const program::TrainingJob& job, Parallel par
     return {{0, counted(count), gpus == 1 ? "the job" : "a run of its own"}};
   }
   if (job.megatron) return megatron_groups(*job.megatron);
+  if (job.titan && parallel == Parallel::tensor) return titan_tensor_groups(*job.titan);
   if (parallel == Parallel::ddp) return {{0, counted(count), "a replica"}};
   std::vector<RankGroup> groups;  // shares differ: parameters do not divide evenly
   for (int rank = 0; rank < count; ++rank) {
@@ -234,6 +262,11 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
 
 std::string cannot_share(const program::TrainingJob& job, Parallel parallel) {
   if (job.megatron && job.lora) return "an adapter has no place in the program of Megatron-core";
+  if (job.titan && parallel == Parallel::tensor && job.titan->data == 1 && job.autocast) {
+    return "torchtitan computes in bf16 beside fp32 parameters only under fully_shard, which "
+           "tensor "
+           "ranks alone have not (--precision bf16 or fp32, or --framework megatron)";
+  }
   const bool shards = parallel == Parallel::fsdp1 || parallel == Parallel::fsdp2;
   if (shards && job.lora && job.lora->fp32_adapters && is_half(job.parameters)) {
     return std::string(parallel == Parallel::fsdp1 ? "FullyShardedDataParallel" : "fully_shard") +

@@ -17,12 +17,13 @@ const std::string& name_of(spec::Parallel parallel);
 /// The same with the degrees where it has several: "tensor (tp 2, dp 2)".
 std::string name_of(spec::Parallel parallel, const spec::Split& split);
 
-/// Into how many parts the job of any rank is split; `gpus` data-parallel ranks where it is no
-/// Megatron job.
+/// Into how many parts the job of any rank is split; `gpus` data-parallel ranks where it has
+/// no tensor or pipeline ranks.
 spec::Split split_of(const program::TrainingJob& job, spec::Parallel parallel, std::int64_t gpus);
 
 /// What the cards share under a strategy, in plain words, for `gpus` of them; "" for one.
-std::string what_is_shared(spec::Parallel parallel, const spec::Split& split, std::int64_t gpus);
+std::string what_is_shared(const program::TrainingJob& job, spec::Parallel parallel,
+                           const spec::Split& split, std::int64_t gpus);
 
 /// Ranks that stand for all: those of a group run programs of the same sizes, so one is lowered.
 struct RankGroup {

@@ -45,22 +45,44 @@ void set_titan_precision(spec::Precision precision, TrainingJob& job) {
     return;
   }
   job.autocast.reset();
-  if (compute == DType::bf16) job.autocast = compute;
+  const bool tensor_alone = job.titan && job.titan->tensor > 1 && job.titan->data == 1;
+  if (compute == DType::bf16 && !tensor_alone) job.autocast = compute;
 }
 
+namespace {
+
+program::Fsdp2Job policy_of(TrainingJob& job) {
+  program::Fsdp2Job fsdp;
+  fsdp.compute = std::exchange(job.autocast, std::nullopt).value_or(job.parameters);
+  fsdp.reduce = DType::f32;
+  program::set_titan_units(fsdp, "default", false);
+  return fsdp;
+}
+
+/// Its degrees are set; fully_shard shares what is left among ranks that see other samples.
+TrainingJob titan_tensor_job(TrainingJob job, int rank) {
+  job.titan->rank = rank;
+  if (job.titan->data == 1) return job;
+  program::Fsdp2Job fsdp = policy_of(job);
+  fsdp.ranks = job.titan->data;
+  fsdp.rank = job.titan->data_rank();
+  program::set_titan_mesh(fsdp, *job.titan);
+  job.fsdp2 = fsdp;
+  return job;
+}
+
+}  // namespace
+
 TrainingJob titan_job(TrainingJob job, Parallel parallel, std::int64_t ranks, int rank) {
+  if (parallel == Parallel::tensor) return titan_tensor_job(std::move(job), rank);
   const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
   job.titan->data = alone ? 1 : ranks;
   job.titan->rank = alone ? 0 : rank;
   if (parallel == Parallel::ddp) job.ddp = program::titan_ddp(ranks, rank);
   if (parallel == Parallel::fsdp2) {
-    program::Fsdp2Job fsdp;
-    fsdp.ranks = ranks;
-    fsdp.rank = rank;
-    fsdp.compute = std::exchange(job.autocast, std::nullopt).value_or(job.parameters);
-    fsdp.reduce = DType::f32;
-    program::set_titan_units(fsdp, "default", false);
-    job.fsdp2 = fsdp;
+    job.fsdp2 = policy_of(job);
+    job.fsdp2->ranks = ranks;
+    job.fsdp2->rank = rank;
   }
   return job;
 }

@@ -182,6 +182,34 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
   }
 }
 
+/// The same of torchtitan's tensor ranks.
+void set_titan_tensor(const OptionSpec& option, const spec::Split& split,
+                      const program::Lowering& lowering, RankJob& job, Diagnostics& faults) {
+  job.job.titan->tensor = split.tensor;
+  job.job.titan->data = split.data;
+  // Without fully_shard nothing is cast (torchtitan/distributed/utils.py, maybe_enable_amp).
+  if (split.data == 1 && job.job.parameters == DType::bf16) job.job.autocast.reset();
+  if (option.job.sequence_parallel) {
+    job.job.titan->sequence_parallel = option.job.sequence_parallel->value;
+  }
+  for (const program::DegreeFault& fault : lowering.check(job.job)) {
+    faults.error(where_of(fault.key, option), fault.message,
+                 {"the nearest that can be: " + std::to_string(fault.nearest)});
+  }
+}
+
+/// Whether the framework's own program splits the model: what it has on request only where ranks of
+/// that kind were asked for, and torchtitan's pipelines are not planned yet.
+bool splits_by_itself(const Profile& profile, const Trial& trial, const OptionSpec& asked) {
+  const auto lists = [&](const std::vector<Parallel>& list) {
+    return std::find(list.begin(), list.end(), trial.parallel) != list.end();
+  };
+  if (lists(profile.parallel)) return true;
+  const bool requested =
+      asked.job.parallel.value == trial.parallel || has_several(asked.job.degrees.tp);
+  return requested && lists(profile.on_request) && !has_several(asked.job.degrees.pp);
+}
+
 using Degree = std::optional<spec::Setting<std::int64_t>>;
 
 void refuse(const Degree& degree, const char* what, const std::string& note, Diagnostics& faults) {
@@ -196,7 +224,7 @@ void refuse_unmodelled(const spec::Degrees& given, Diagnostics& faults) {
          faults);
 }
 
-/// Degrees that the strategy has not; only Megatron's programs split the model.
+/// Degrees that the strategy has not; `megatron`: it splits the model.
 void refuse_degrees(const OptionSpec& option, Parallel parallel, bool megatron,
                     Diagnostics& faults) {
   const spec::Degrees& degrees = option.job.degrees;
@@ -249,7 +277,8 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   set(option.job.degrees.tp, trial.tensor);
   set(option.job.degrees.pp, trial.pipeline);
   const bool alone = trial.parallel == Parallel::none || trial.parallel == Parallel::independent;
-  const bool foreign = splits_model(trial.parallel) && framework_of(asked) != "megatron";
+  const bool own = splits_by_itself(read_profile(framework_of(asked)), trial, asked);
+  const bool foreign = splits_model(trial.parallel) && !own;
   if (foreign) option.job.framework.value = spec::Framework::megatron;
   const bool megatron = framework_of(option) == "megatron";
   const Location where =
@@ -263,7 +292,8 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
     return {};
   }
   const bool asked_apart = asked.job.parallel.value == Parallel::independent;
-  if (!alone || asked_apart) refuse_degrees(option, trial.parallel, megatron && !alone, faults);
+  const bool splits = megatron || (own && splits_model(trial.parallel));
+  if (!alone || asked_apart) refuse_degrees(option, trial.parallel, splits && !alone, faults);
   const auto split = spec::resolve_split(option.job, trial.parallel, option.cluster.count, faults);
   if (!split || !faults.empty()) return {};
   if (splits_model(trial.parallel) && option.cluster.count > 1 &&
@@ -277,6 +307,9 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   auto job = job_of_option(option, alone ? 1 : split->data, *way.lowering, faults);
   if (!job) return {};
   if (megatron) set_megatron(option, trial.parallel, *split, *way.lowering, *job, faults);
+  if (job->job.titan && trial.parallel == Parallel::tensor) {
+    set_titan_tensor(option, *split, *way.lowering, *job, faults);
+  }
   if (const std::string refused = cannot_share(job->job, trial.parallel); !refused.empty()) {
     faults.error(where, refused);
   }
@@ -386,7 +419,8 @@ void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
     for (const Way& way : ready.possible) {
       const auto& megatron = way.job.job.megatron;
       pipeline = pipeline || (megatron && megatron->pipeline > 1);
-      tensor = tensor || (megatron && megatron->tensor > 1);
+      const auto& titan = way.job.job.titan;
+      tensor = tensor || (megatron && megatron->tensor > 1) || (titan && titan->tensor > 1);
     }
   }
   for (const Ready& ready : options) {

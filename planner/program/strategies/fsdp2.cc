@@ -30,7 +30,8 @@ Meshes meshes_of(const Fsdp2Job& job) {
       mesh_of(global(position), job.replicas, job.ranks * job.tensor, job.rank / job.ranks);
   const std::int64_t few = job.reshard_ranks > 0 ? job.reshard_ranks : job.ranks;
   meshes.smaller = mesh_of(global(job.rank - job.rank % few), few, job.tensor, job.rank % few);
-  meshes.tensor = mesh_of(global(job.rank), job.tensor, 1, 0);
+  const std::int64_t among = job.first % job.tensor;
+  meshes.tensor = mesh_of(global(job.rank) - among, job.tensor, 1, among);
   return meshes;
 }
 
