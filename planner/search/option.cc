@@ -216,8 +216,9 @@ void judge_ranks(Option& option, const program::Lowering& lowering) {
   option.gpus.resize(static_cast<std::size_t>(count));
   std::vector<Gpu> judged;
   const auto job_of = [&](int rank) { return job_of_rank(alone, option.parallel, count, rank); };
-  for (const auto& [group, program] :
+  for (const LoweredGroup& lowered :
        lower_groups(lowering, rank_groups(alone, option.parallel, count), job_of)) {
+    const auto& program = lowered.program;
     const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
       return gpu.program == program || same_memory(*gpu.program, *program);
     });
@@ -225,8 +226,8 @@ void judge_ranks(Option& option, const program::Lowering& lowering) {
                                           : judge_gpu(option, lowering.model(), card, program));
     Gpu& gpu = judged.back();
     gpu.program = program;
-    gpu.role = group.role;
-    for (const int rank : group.ranks) {
+    gpu.role = lowered.group.role;
+    for (const int rank : lowered.group.ranks) {
       gpu.index = rank;
       gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
       option.gpus[static_cast<std::size_t>(rank)] = gpu;

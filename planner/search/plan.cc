@@ -17,11 +17,17 @@ using spec::Parallel;
 /// Shares of one another within which two step times are the same.
 constexpr double tie = 0.01;
 
+/// Of shared ways: where one trains with fewer data-parallel ranks and nothing keeps the global
+/// batch, its step is over fewer samples.
+double seconds_a_sample(const Option& option) {
+  return option.timing->step_seconds / static_cast<double>(option.job.batch.global);
+}
+
 /// Another framework's program is taken only where none of the own does as well.
 bool better(const Option& a, const Option& b) {
   if (a.verdict != b.verdict) return a.verdict < b.verdict;
   if (!a.timing || !b.timing || (a.foreign() && !b.foreign())) return false;
-  return a.timing->step_seconds < b.timing->step_seconds * (1 - tie);
+  return seconds_a_sample(a) < seconds_a_sample(b) * (1 - tie);
 }
 
 std::string short_by(const Option& option) {
@@ -50,11 +56,13 @@ std::string why_not(const Option& other, const Option& chosen) {
   }
   if (!other.timing || !chosen.timing)
     return "fits too; " + name_of(chosen.parallel) + " is simpler" + other_program;
-  const double ratio = other.timing->step_seconds / chosen.timing->step_seconds;
+  const double ratio = seconds_a_sample(other) / seconds_a_sample(chosen);
   if (other_program.empty() && ratio <= 1 + tie) {
     return "as fast; " + name_of(chosen.parallel) + " is simpler";
   }
-  return format_number(ratio) + " times the step" + other_program;
+  const bool same_batch = other.job.batch.global == chosen.job.batch.global;
+  return format_number(ratio) + (same_batch ? " times the step" : " times as long a sample") +
+         other_program;
 }
 
 Alternative alternative(const Option& other, const Option& chosen) {
@@ -176,10 +184,13 @@ void add_more_gpus(const OptionSpec& option, Lowerings& lowerings, JointSearch& 
   Ready ready = prepare(more, lowerings, ignored);
   if (ready.possible.empty()) return;
   const Option found = search.run(more, std::move(ready.possible));
-  const Configuration c{found.parallel, found.split, found.job.batch.micro,
-                        found.job.batch.accumulation, found.spec->job.recompute.value,
-                        found.job.job.megatron ? found.job.job.megatron->stage_layers
-                                               : std::vector<std::int64_t>()};
+  const Configuration c{
+      found.parallel,
+      found.split,
+      found.job.batch.micro,
+      found.job.batch.accumulation,
+      found.spec->job.recompute.value,
+      found.job.job.megatron ? found.job.job.megatron->stage_layers : std::vector<std::int64_t>()};
   Change change;
   change.words = "on " + std::to_string(more.cluster.count) + "x" + more.cluster.device.name +
                  ": " + c.words();
