@@ -285,4 +285,35 @@ TEST_CASE("compare: statistics as JSON, one object a rank") {
   CHECK(test::run_command("shardfit compare " + plan.path + " " + nothing.path)
             .err.find("says nothing of memory") != std::string::npos);
   CHECK(test::run_command("shardfit compare " + plan.path).code == 2);
+  for (const char* text : {"[]", R"({"kind": "shardfit-trial", "version": 1, "ranks": []})"}) {
+    CAPTURE(text);
+    const test::TemporaryFile empty(text, "empty.json");
+    const auto none = test::run_command("shardfit compare " + plan.path + " " + empty.path);
+    CHECK(none.code == 2);
+    CHECK(none.err.find("the run is of no rank") != std::string::npos);
+  }
+  // Phases are shown, not judged: they alone would be within whatever they say.
+  const test::TemporaryFile phases(R"({"phases": {"loaded": {"allocated_bytes": 5}}})", "p.json");
+  CHECK(test::run_command("shardfit compare " + plan.path + " " + phases.path).code == 2);
+}
+
+TEST_CASE("compare: each rank once; those that nothing is said of are counted") {
+  const test::TemporaryFile plan(
+      test::run_command("shardfit plan --model " SHARDFIT_SOURCE_DIR
+                        "/tests/data/models/gpt2.json --framework plain-pytorch --precision bf16 "
+                        "--on 2xh200 --parallel ddp --json")
+          .out,
+      "plan.json");
+  const test::TemporaryFile first(R"({"max_memory_allocated": 5})", "first.json");
+  const test::TemporaryFile second(R"({"max_memory_allocated": 5, "rank": 1})", "second.json");
+  const auto of = [&](const std::string& files) {
+    return test::run_command("shardfit compare " + plan.path + " " + files);
+  };
+  CHECK(of(first.path).out.find("\nof 2 ranks, 1 compared\n") != std::string::npos);
+  const auto both = of(first.path + " " + second.path);
+  CHECK(both.out.find("rank 1: ") != std::string::npos);
+  CHECK(both.out.find(" compared\n") == std::string::npos);
+  const auto twice = of(second.path + " " + second.path);
+  CHECK(twice.code == 2);
+  CHECK(twice.err.find("it is of rank 1, as is " + second.path) != std::string::npos);
 }

@@ -193,6 +193,15 @@ int compare_command(const CompareOptions& options, std::ostream& out) {
                                                "; option " + quoted(option.name) + " has " +
                                                std::to_string(option.gpus.size()) + " ranks");
       }
+      const auto before = std::find_if(ranks.begin(), ranks.end(), [&](const RankComparison& c) {
+        return c.gpu->rank == own.rank;
+      });
+      if (before != ranks.end()) {
+        throw InputError(
+            whole_file(file),
+            "it is of rank " + std::to_string(own.rank) + ", as is " + before->own.source,
+            {"expected one run a rank"});
+      }
       ranks.push_back(compare(*gpu, std::move(own)));
     }
   }
@@ -203,6 +212,9 @@ int compare_command(const CompareOptions& options, std::ostream& out) {
   } else {
     out << "option " << option.name << "\n";
     for (const RankComparison& c : ranks) print(c, option.step_seconds, out);
+    if (ranks.size() < option.gpus.size()) {
+      out << "of " << option.gpus.size() << " ranks, " << ranks.size() << " compared\n";
+    }
     out << (right ? "within" : "OFF: beyond") << " 0.5 % of allocated, 2 % of reserved and device "
         << "bytes\n";
   }

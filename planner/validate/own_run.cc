@@ -65,7 +65,7 @@ OwnRank read_rank(const Node& node, int number, const std::string& path, Diagnos
       }
     }
   }
-  if (!rank.allocated && !rank.reserved && rank.phases.empty() && rank.failure.empty()) {
+  if (!rank.allocated && !rank.reserved && rank.failure.empty()) {
     faults.error(node.where,
                  "the run of rank " + std::to_string(rank.rank) + " says nothing of memory",
                  {"expected max_memory_allocated and max_memory_reserved, or the keys of "
@@ -107,6 +107,7 @@ std::vector<OwnRank> read_json(const std::string& path, int rank, const std::str
   }
   std::vector<OwnRank> found;
   if (list && list->kind == spec::Kind::list) {
+    if (list->children.empty()) faults.error(list->where, "the run is of no rank");
     for (const Node& node : list->children) found.push_back(read_rank(node, rank++, path, faults));
   } else {
     found.push_back(read_rank(root, rank, path, faults));
