@@ -19,6 +19,7 @@ transformers, peft and torchvision in the Python of --python, and are left out w
 import argparse
 import glob
 import json
+import math
 import os
 import shlex
 import shutil
@@ -61,12 +62,18 @@ def plan_words(run, device, count, job_file, more=()):
     return words + ["--json"] + list(more)
 
 
+def read_plan(text):
+    """A plan from its JSON; None where it is none, such as JSON that says what is wrong."""
+    plan = read_json(text)
+    return plan if isinstance(plan, dict) and plan.get("options") else None
+
+
 def needed_share(run, device, sequence):
     """Verdict, and bytes needed as a share of what the card has for the program."""
     words = plan_words(run, device, 1, os.path.join(JOBS, NEAR + ".yaml"),
                        ["--micro-batch", "1", "--sequence", str(sequence)])
     _, out, err = quiet(words)
-    plan = read_json(out)
+    plan = read_plan(out)
     if plan is None:
         stop(2, err.strip() or "no plan of " + NEAR)
     option = plan["options"][0]
@@ -133,10 +140,12 @@ def do_job(run, device, name, job_file, ranks, more=(), trial=True):
     with open(plan, "w") as file:
         file.write(out)
     code, out = run.calibrate(name + ".confirm.json",
-                              ["confirm", plan, "--json", "--gpu-budget", run.arguments.gpu_budget], expected=(0, 1))
+                              ["confirm", plan, "--json", "--gpu-budget", run.arguments.gpu_budget], expected=(0, 1),
+                              limit=LIMITS["other"] + 2 * budget_seconds(run.arguments.gpu_budget))
     row["confirm"] = read_json(out)
-    if row["confirm"] is None or "refused" in row["confirm"]:
-        row["confirm_words"] = "REFUSED: " + row["confirm"]["refused"] if row["confirm"] else last_line(out)
+    if row["confirm"] is None or "confirmed" not in row["confirm"]:
+        refused = (row["confirm"] or {}).get("refused")
+        row["confirm_words"] = "REFUSED: " + refused if refused else "exit %d, see the step" % code
         row["confirm"] = None
     code, out = run.calibrate(name + ".smoke.json", ["smoke", plan, "--json"])
     row["smoke"] = read_json(out)
@@ -169,7 +178,7 @@ def do_near(run, device):
     plan = os.path.join(programs, "plan.json")
     with open(plan, "w") as file:
         file.write(out)
-    option = (read_json(out) or {"options": [{"name": device}]})["options"][0]["name"]
+    option = (read_plan(out) or {"options": [{"name": device}]})["options"][0]["name"]
     code, out = run.calibrate("above-capacity.confirm.txt", ["confirm", plan, "--option", option], expected=(1,))
     row["refused_by_confirm"] = code == 1 and "nothing was allocated" in out
     row["right"] = row["refused_by_plan"] and row["refused_by_confirm"]
@@ -233,7 +242,7 @@ def dry_run(run, arguments, machine):
     no_trial = missing is not None and machine["devices"]  # elsewhere another Python may have it
     for name, job_file, ranks in jobs_of(arguments, devices):
         code, out, err = quiet(plan_words(run, device, ranks, job_file))
-        plan = read_json(out)
+        plan = read_plan(out)
         if plan is None:
             stop(2, err.strip())
         option = plan["options"][0]
@@ -261,11 +270,13 @@ def dry_run(run, arguments, machine):
 
 
 def budget_seconds(text):
-    code, value = 1.0, text.strip().rstrip("s").strip()
     try:
-        return code * float(value)
+        seconds = float(text[:-1]) if text.endswith("s") else math.nan
     except ValueError:
-        stop(2, "--gpu-budget: seconds, such as 60s")
+        seconds = math.nan
+    if not 0 < seconds <= 86400:
+        stop(2, "--gpu-budget: '%s' is no number of seconds above 0 and within a day, such as 60s" % text)
+    return seconds
 
 
 def parse():
@@ -287,7 +298,22 @@ def parse():
     parser.add_argument("--publish", metavar="FOLDER", help="only: results of a card into this repository")
     parser.add_argument("--root", default=ROOT, help="repository that profile and page go to; default this one")
     parser.add_argument("--no-build", action="store_true", help="they are built")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    budget_seconds(arguments.gpu_budget)
+    arguments.python = python_words(arguments)
+    return arguments
+
+
+def python_words(arguments):
+    """--python as a command whose program is there."""
+    try:
+        words = shlex.split(arguments.python)
+    except ValueError as error:
+        stop(2, "--python: %s" % error)
+    words[:1] = [os.path.expanduser(word) for word in words[:1]]
+    if not (arguments.no_trial or arguments.publish) and not (words and shutil.which(words[0])):
+        stop(2, "--python: '%s' is no program here; --no-trial leaves the real programs out" % arguments.python)
+    return " ".join(shlex.quote(word) for word in words)
 
 
 def find_trial_missing(arguments):
@@ -310,19 +336,26 @@ def profile_name(path):
     stop(2, path + " names no device")
 
 
+def measure_limit(run, words):
+    """Seconds a measurement may take: with many cards there are many pairs."""
+    found = read_json(quiet(run.calibrate_program + ["run", "--dry-run", "--json"] + words)[1]) or {}
+    return max(LIMITS["measure"], 2 * found.get("seconds", 0))
+
+
 def measure(run, arguments, machine):
     """The quick run with its time, the full one with its profile; what of it a table says."""
     if arguments.device_profile:
         run.profile = arguments.device_profile
         return profile_name(run.profile), ["measured before: " + run.profile], True
+    limit = measure_limit(run, ["--quick"])
     began = time.time()
-    run.calibrate("run-quick.json", ["run", "--quick", "--json"], limit=LIMITS["measure"])
+    run.calibrate("run-quick.json", ["run", "--quick", "--json"], limit=limit)
     seconds = time.time() - began
     words = ["calibrate run --quick took %.0f s%s" % (seconds, "" if seconds <= 120 else ", MORE THAN 120 s")]
     profile = run.path("profile.yaml")
     more = [] if arguments.on or machine["devices"][0]["catalogue"] else ["--name", "this-card"]
-    run.calibrate("run.json", ["run", "--json", "--profile", profile] + (["--quick"] if arguments.quick else []) + more,
-                  limit=LIMITS["measure"])
+    quick = ["--quick"] if arguments.quick else []
+    run.calibrate("run.json", ["run", "--json", "--profile", profile] + quick + more, limit=measure_limit(run, quick))
     run.profile = profile if os.path.exists(profile) else ""
     if run.profile:
         return profile_name(profile), words, seconds <= 120
@@ -332,6 +365,12 @@ def measure(run, arguments, machine):
 
 def check_before(run, arguments, machine):
     """What a person wants to know before the hour begins."""
+    run.profile = arguments.device_profile
+    name = profile_name(run.profile) if run.profile else arguments.on
+    if name:
+        _, out, err = quiet(plan_words(run, name, 1, os.path.join(JOBS, NEAR + ".yaml")))
+        if read_plan(out) is None:
+            stop(2, err.strip() or "no plan on " + name)
     run.trial_missing = find_trial_missing(arguments)
     if run.trial_missing is not None:
         print("THE REAL PROGRAMS ARE LEFT OUT: %s" % run.trial_missing)
@@ -380,6 +419,7 @@ def write_results(run, arguments, machine, found):
         "ON A STAND-IN RUNTIME WITHOUT A CARD: nothing here is a measurement. " if machine["stand_in"] else "",
         machine["devices"][0]["name"], machine["driver"] or "unknown", machine["runtime"], time.strftime("%Y-%m-%d"))
     text = card_report.table(found["rows"], head) + "\n" + "\n".join("- " + w for w in found["words"]) + "\n"
+    print("\n" + text)
     card_report.write(run.path("table.md"), text)
     right = (found["ended"] and found["right"] and all(card_report.row_right(row) for row in found["rows"])
              and all(s["right"] for s in run.steps))
@@ -387,14 +427,12 @@ def write_results(run, arguments, machine, found):
                "right": right, "missing": missing_of(run, arguments, found), "device": found["device"],
                "date": time.strftime("%Y-%m-%d"), "table": text, "steps": run.steps, "jobs": found["rows"]}
     card_report.write(run.path("summary.json"), json.dumps(summary, indent=1))
-    print("\n" + text)
     return right
 
 
 def on_cards(run, arguments, machine):
     name = arguments.on or machine["devices"][0]["catalogue"] or "this-card"
     jobs = jobs_of(arguments, len(machine["devices"]))
-    budget_seconds(arguments.gpu_budget)
     run.folder = arguments.out or os.path.join("calibrate-results", time.strftime("%Y-%m-%d-%H%M") + "-" + name)
     os.makedirs(run.folder, exist_ok=True)
     print("results go to " + run.folder)
@@ -423,7 +461,10 @@ def on_cards(run, arguments, machine):
 def main():
     arguments = parse()
     if arguments.publish:
-        print(card_report.publish(arguments.root, arguments.publish))
+        try:
+            print(card_report.publish(arguments.root, arguments.publish))
+        except (KeyError, TypeError, ValueError) as error:
+            stop(2, "%s has no summary.json of this script: %r" % (arguments.publish, error))
         return 0
     if not arguments.no_build:
         code = subprocess.call([os.path.join(ROOT, "shardfit"), "calibrate", "list"], stdout=subprocess.DEVNULL)

@@ -47,6 +47,54 @@ TEST_CASE("on_a_card: a dry run says every step with bytes and seconds; without 
   CHECK(on_a_card("--dry-run --jobs gpt3").err.find("unknown job gpt3") == 0);
 }
 
+TEST_CASE("on_a_card: a wrong --python or --gpu-budget is told before anything is done") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  for (const char* budget : {"60", "2min", "0s", "nans", "1e400s", "1e9s", "s", "''"}) {
+    CAPTURE(budget);
+    const ProgramResult run = on_a_card(std::string("--dry-run --gpu-budget ") + budget);
+    CHECK(run.code == 2);
+    CHECK(run.out == "");
+    CHECK(run.err.find("--gpu-budget: '") == 0);
+  }
+  for (const char* python : {"/nowhere/python", "''", "'~/nowhere/python'", "/tmp", "\"'\""}) {
+    CAPTURE(python);
+    const ProgramResult run = on_a_card(std::string("--dry-run --python ") + python);
+    CHECK(run.code == 2);
+    CHECK(run.out == "");
+    CHECK(run.err.find("--python: ") == 0);
+  }
+  const ProgramResult home = shell(
+      "mkdir -p v && ln -s \"$(command -v python3)\" v/python && HOME=$PWD "
+      "python3 " SHARDFIT_SOURCE_DIR
+      "/calibrate/on_a_card.py --no-build --build "
+      "" SHARDFIT_BINARY_DIR " --dry-run --jobs gpt2 --no-near --python '~/v/python'");
+  CHECK(home.err == "");
+  CHECK(home.code == 0);
+}
+
+TEST_CASE("on_a_card: the time a measurement may take grows with the pairs of cards") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  const auto limit = [](const std::string& on) {
+    const ProgramResult run =
+        shell("cd " SHARDFIT_SOURCE_DIR
+              "/calibrate && python3 -c 'import on_a_card, types; run = types.SimpleNamespace("
+              "calibrate_program=[\"" SHARDFIT_BINARY_DIR
+              "/shardfit-calibrate\"]); print(on_a_card.measure_limit(run, [\"--on\", \"" +
+              on + "\"]))'");
+    CHECK(run.err == "");
+    return std::atof(run.out.c_str());
+  };
+  CHECK(limit("h200") == 600);
+  CHECK(limit("8xh200") > 1526);  // what its dry run says
+  CHECK(limit("no such card") == 600);
+}
+
 TEST_CASE(
     "on_a_card: results of a card become the profile and the page; others' stay, parts do not") {
   if (!has_python()) {
@@ -73,6 +121,13 @@ TEST_CASE(
     for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
     return found;
   };
+  for (const char* summary : {"{\"device\": ", "{}", "[]"}) {
+    CAPTURE(summary);
+    std::ofstream(root + "/results/summary.json") << summary;
+    const ProgramResult run = on_a_card("--root " + root + " --publish " + root + "/results");
+    CHECK(run.code == 2);
+    CHECK(run.err.find(root + "/results has no summary.json of this script: ") == 0);
+  }
   const std::string card = "\"stand_in\": false, \"missing\": []";
   std::string text = publish("h200", "\"stand_in\": true, \"missing\": []");
   CHECK(text.find("nothing of a stand-in is written") == 0);
@@ -140,6 +195,53 @@ TEST_CASE(
   CHECK(run.out.find("the device refused what the allocator counted on") != std::string::npos);
   CHECK(run.out.find("| vit-base |") != std::string::npos);
   CHECK(run.out.find("OFF: see above") != std::string::npos);
+}
+
+TEST_CASE("on_a_card: a card or a profile that no plan is made for is told before it is measured") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  const TemporaryFile negative(
+      "name: h200\ngpu: H200\nmemory:\n  usable: {value: -1 GiB, source: x}\n", "profile.yaml");
+  for (const std::string& words : {std::string("--on x300"), "--device-profile " + negative.path}) {
+    CAPTURE(words);
+    const ProgramResult run =
+        on_a_card("--out results --no-trial --jobs gpt2 --under '" +
+                  std::string(SHARDFIT_BINARY_DIR) + "/shardfit-stand-in h200' " + words);
+    CHECK(run.code == 2);
+    CHECK(run.err.find("error: ") != std::string::npos);
+    CHECK(run.out == "results go to results\n");
+  }
+}
+
+TEST_CASE("on_a_card: a replay that ends with bad input, and a full disk, leave the table") {
+  if (!has_python()) {
+    MESSAGE("waived: there is no python3");
+    return;
+  }
+  const TemporaryFile under(
+      "case \"$*\" in *confirm*) echo '{\"errors\": []}'; exit 2;; esac\n"
+      "exec " SHARDFIT_BINARY_DIR "/shardfit-stand-in h200 \"$@\"\n",
+      "under.sh");
+  const std::string words =
+      "--out results --no-trial --no-near --jobs gpt2 --device-profile " SHARDFIT_SOURCE_DIR
+      "/model_specs/devices/h200.yaml --under 'sh " +
+      under.path + "'";
+  const ProgramResult run = on_a_card(words);
+  CHECK(run.code == 1);
+  CHECK(run.err == "");
+  CHECK(run.out.find("| gpt2 | - | - | - | exit 2, see the step | - |") != std::string::npos);
+  CHECK(run.out.find("OFF: see above") != std::string::npos);
+  // What cannot be written is on the screen at least.
+  const ProgramResult full = shell(
+      "mkdir -p results/table.md.part && export ASAN_OPTIONS=verify_asan_link_order=0 && "
+      "python3 " SHARDFIT_SOURCE_DIR
+      "/calibrate/on_a_card.py --no-build --build " SHARDFIT_BINARY_DIR " " +
+      words);
+  CHECK(full.code == 1);
+  CHECK(full.out.find("| gpt2 | ") != std::string::npos);
+  CHECK(full.err.find("on_a_card: ") == 0);
 }
 
 TEST_CASE("on_a_card: Ctrl-C ends it with what there is, and leaves no process behind") {
