@@ -133,6 +133,19 @@ TEST_CASE("calibrate: output that cannot be written is told, and is no success")
 
 #ifdef SHARDFIT_CUDA
 
+TEST_CASE("calibrate: ended with the shardfit that started it") {
+  // Only that one is told to end, as `kill` does it.
+  const ProgramResult run = shell(
+      "export ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0 "
+      "SHARDFIT_STAND_IN_HANG=cudaEventRecord:1; " SHARDFIT_BINARY_DIR
+      "/shardfit-stand-in h200 " SHARDFIT_BINARY_DIR
+      "/shardfit calibrate run --profile $PWD/only-here.yaml >said 2>&1 & "
+      "all() { ps ax -o args | grep -c \"[s]hardfit-calibrate.*$PWD/only-here\"; }; "
+      "for n in $(seq 100); do [ $(all) = 1 ] && break; sleep 0.05; done; all; kill $!; wait $!; "
+      "for n in $(seq 100); do [ $(all) = 0 ] && break; sleep 0.05; done; all");
+  CHECK(run.out == "1\n0\n");
+}
+
 TEST_CASE("calibrate: the context is measured where NVML does not know the process, too") {
   const ProgramResult known = run_calibrate("run --only context --json", {.device = "h200"});
   const ProgramResult unknown = run_calibrate(

@@ -1,10 +1,12 @@
 #include "cli/calibrate_command.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <ostream>
 
 #include "base/diagnostic.h"
@@ -66,9 +68,12 @@ int calibrate_command(const std::vector<std::string>& arguments, std::ostream& o
   argv.push_back(nullptr);
   Pipe out_pipe, err_pipe;
   out.flush();
+  const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("no process for shardfit-calibrate");
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);  // a card is not kept by what nobody waits for
+    if (getppid() != parent) _exit(3);
     dup2(out_pipe.ends[1], STDOUT_FILENO);
     dup2(err_pipe.ends[1], STDERR_FILENO);
     execv(program.c_str(), argv.data());
