@@ -42,7 +42,7 @@ const std::array<Benchmark, 20> table{{
      host_copy_cases, RUN(run_host_copy)},
     {"peer-copy", "speed", "every pair and direction, peer access on and off", 2, "", 2, 0,
      peer_copy_cases, RUN(run_peer_copy)},
-    {"gemm", "speed", "matrix products by shape class: fp32, tf32, bf16, fp16", 1, "cuBLAS", 3, 0,
+    {"gemm", "speed", "products by shape class: fp32, tf32, bf16, fp16", 1, "cuBLAS", 3, 0,
      gemm_cases, RUN(run_gemm)},
     {"gemm-fp8", "speed", "matrix products in fp8 (compute capability 8.9 on)", 1, "cuBLASLt", 2, 0,
      gemm_fp8_cases, RUN(run_gemm_fp8)},

@@ -9,6 +9,7 @@
 #include "calibrate/json.h"
 #include "calibrate/report.h"
 #include "calibrate/smoke.h"
+#include "report/report.h"
 
 namespace shardfit::calibrate {
 namespace {
@@ -34,7 +35,7 @@ Counts counts_of(const Program& program) {
 std::string dry_text(const PlannedOption& option, const Machine& machine,
                      const ConfirmOptions& options) {
   std::string text;
-  if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
+  if (!machine.waived.empty()) text += report::wrapped("waived here: " + machine.waived, 2);
   text += "would replay option " + option.name + ", twice: through the caching allocator and\n  " +
           "stream-ordered\n";
   for (const PlannedGpu& gpu : option.gpus) {
@@ -181,7 +182,7 @@ std::int64_t smoke_bytes(const std::vector<SmokeCase>& cases) {
 std::string dry_smoke_text(const PlannedOption& option, const Machine& machine) {
   const std::vector<SmokeCase> cases = smoke_cases(option);
   std::string text;
-  if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
+  if (!machine.waived.empty()) text += report::wrapped("waived here: " + machine.waived, 2);
   text += "would run once, against a reference in double precision on the host:\n";
   for (const SmokeCase& c : cases) {
     text += "  " + std::string(c.kind) + " " + dtype_name(c.dtype) +
@@ -190,9 +191,12 @@ std::string dry_smoke_text(const PlannedOption& option, const Machine& machine) 
         c.test == SmokeTest::none ? "not tested: " + c.why : test_name(c) + ", by " + tested_by(c);
     text += "\n";
   }
-  text += "  " + std::to_string(cases.size()) + " operators, at most " +
+  text += report::wrapped(
+      "  " + std::to_string(cases.size()) + " operators, at most " +
           format_bytes(Bytes(smoke_bytes(cases))) +
-          " of the device beside cuBLAS, some seconds: the references take the host longer\n";
+          " of the device beside cuBLAS, some seconds: the references take the host "
+          "longer",
+      4);
   return text;
 }
 

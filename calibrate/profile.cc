@@ -1,10 +1,14 @@
 #include "calibrate/profile.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <stdexcept>
 
+#include "base/diagnostic.h"
 #include "base/format.h"
 #include "calibrate/fit.h"
 #include "spec/data_directory.h"
@@ -347,6 +351,23 @@ std::string yaml_text(const Node& node) {
 std::string catalogue_file(const DeviceFacts& facts) {
   const std::string name = catalogue_name(facts);
   return name.empty() ? "" : spec::data_directory() + "/devices/" + name + ".yaml";
+}
+
+void check_profile(const std::string& path, const std::string& name, const Machine& machine,
+                   int device) {
+  const std::filesystem::path file(path);
+  std::error_code none;
+  const std::string folder = file.has_parent_path() ? file.parent_path().string() : ".";
+  const bool there = std::filesystem::exists(file, none);
+  if (std::filesystem::is_directory(file, none) ||
+      access(there ? path.c_str() : folder.c_str(), W_OK) != 0) {
+    throw InputError(whole_file(path), "the file cannot be written");
+  }
+  const DeviceFacts& facts = machine.devices[static_cast<std::size_t>(device)];
+  if (machine.stand_in || !name.empty() || !catalogue_file(facts).empty()) return;
+  throw InputError(whole_file("command line"), "--profile: the catalogue has no device " +
+                                                   facts.name +
+                                                   "; give the profile a name with --name");
 }
 
 std::string catalogue_name(const DeviceFacts& facts) {

@@ -21,6 +21,11 @@ namespace shardfit::calibrate {
 spec::Node device_profile(const Findings& findings, const spec::Node* base, const std::string& name,
                           const std::string& date);
 
+/// Throws InputError for what would keep a profile from being written: a path, or a device of no
+/// name. To be asked before a card is measured for it.
+void check_profile(const std::string& path, const std::string& name, const Machine& machine,
+                   int device);
+
 /// A tree as YAML, maps and lists in blocks; reading it gives the same tree.
 std::string yaml_text(const spec::Node& node);
 

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "calibrate/json.h"
 #include "calibrate/profile.h"
+#include "report/report.h"
 
 namespace shardfit::calibrate {
 namespace {
@@ -123,7 +124,7 @@ std::string list_text(const Machine& machine, const RunOptions& options, bool js
     }
   }
   text += "\n";
-  if (devices == 0) text += "all waived here: " + machine.waived + "\n";
+  if (devices == 0) text += report::wrapped("all waived here: " + machine.waived, 2);
   for (const DeviceFacts& d : machine.devices) {
     text += "device " + std::to_string(d.index) + ": " + device_words(d) + "\n";
   }
@@ -136,7 +137,7 @@ std::string dry_run_text(const DeviceFacts& facts, int devices, const Machine& m
   std::string text;
   double seconds = 0;
   const std::string on = std::to_string(devices) + " x " + device_words(facts);
-  if (!machine.waived.empty()) text += "waived here: " + machine.waived + "\n";
+  if (!machine.waived.empty()) text += report::wrapped("waived here: " + machine.waived, 2);
   text += "would run on " + on + ":\n";
   text += "  " + padded("benchmark", 16) + "series  bytes      at most\n";
   const auto rows = [&](auto each) {

@@ -69,9 +69,6 @@ void write_profile(const Findings& findings, const CommandOptions& options, std:
   faults.throw_if_any();
   std::string name = options.name;
   if (name.empty() && base) name = base->child("name")->text;
-  if (name.empty())
-    refuse("--profile: the catalogue has no device " + facts.name +
-           "; give the profile a name with --name");
   std::ofstream out(options.profile, std::ios::binary);
   out << yaml_text(device_profile(findings, base ? &*base : nullptr, name, today()));
   out.flush();
@@ -123,6 +120,9 @@ int run_command(CommandOptions options, std::ostream& out, std::ostream& err) {
   if (count == 0) {
     say_waived(machine.waived, options.json, out, err);
     return waived;
+  }
+  if (!options.profile.empty()) {
+    check_profile(options.profile, options.name, machine, options.run.device);
   }
   const Findings findings = run_benchmarks(machine, options.run, err);
   out << (options.json ? findings_json(findings) : findings_text(findings));

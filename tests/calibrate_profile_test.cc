@@ -264,6 +264,40 @@ TEST_CASE("profile: findings of a stand-in make none") {
 #endif
 }
 
+TEST_CASE("profile: what would keep it from being written is said before a card is measured") {
+  Machine machine;
+  machine.devices.resize(2);
+  machine.devices[0].name = "NVIDIA H200";
+  machine.devices[0].compute_capability = "9.0";
+  machine.devices[1].name = "NVIDIA Something";
+  const auto said = [&](const std::string& path, const std::string& name, int device) {
+    try {
+      check_profile(path, name, machine, device);
+      return std::string();
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+  };
+  const test::TemporaryFile there("", "there.yaml");
+  const std::string folder = there.path.substr(0, there.path.rfind('/'));
+  CHECK(said(there.path, "", 0) == "");
+  CHECK(said(folder + "/new.yaml", "", 0) == "");
+  CHECK(said(there.path, "mine", 1) == "");
+  CHECK(said(there.path, "", 1).find("no device NVIDIA Something; give the profile a name") !=
+        std::string::npos);
+  for (const std::string& path : {folder, folder + "/nowhere/new.yaml"}) {
+    CAPTURE(path);
+    CHECK(said(path, "", 0).find("the file cannot be written") != std::string::npos);
+  }
+#ifdef SHARDFIT_CUDA
+  const auto run =
+      test::run_calibrate("run --quick --only context --profile no/h200.yaml", {.device = "h200"});
+  CHECK(run.code == 2);
+  CHECK(run.out == "");
+  CHECK(run.err == "no/h200.yaml: error: the file cannot be written\n");
+#endif
+}
+
 TEST_CASE("profile: the catalogue knows a card by the name its driver gives") {
   DeviceFacts facts;
   facts.name = "NVIDIA H200";

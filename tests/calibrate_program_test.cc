@@ -17,6 +17,12 @@ TEST_CASE("calibrate: without a card everything is listed, and waived for a reas
   CHECK(list.code == 0);
   CHECK(list.out.find("device-copy") != std::string::npos);
   CHECK(list.out.find("all waived here: " + why_waived) != std::string::npos);
+  for (const std::string& text :
+       {list.out, run_calibrate("run --dry-run --on 2xb200", {.device = ""}).out}) {
+    for (std::size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
+      CHECK(text.find('\n', at) - at <= 80);
+    }
+  }
   const ProgramResult run = run_calibrate("run", {.device = ""});
   CHECK(run.code == 4);
   CHECK(run.out == "");
