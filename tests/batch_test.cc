@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "program/training.h"
+#include "run/memory_clock.h"
 #include "search/batch.h"
 #include "spec/data_directory.h"
 #include "support.h"
@@ -11,6 +13,8 @@
 using namespace shardfit;
 
 namespace {
+
+const std::string root = SHARDFIT_SOURCE_DIR;
 
 spec::PlanSpec plan_of(const std::string& keys) {
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
@@ -90,5 +94,41 @@ TEST_CASE("a batch nobody asked to keep does not bound the table where options d
     CHECK(table.rows.at(0).largest > 2);
     REQUIRE(table.rows.at(0).next);
     CHECK(table.rows.at(0).next->micro_batch == table.rows.at(0).largest + 1);
+  }
+}
+
+TEST_CASE(
+    "a metric keeps its batches of logits: each one more needs their bytes, and one breaks the "
+    "fit") {
+  const std::string model = root + "/tests/data/models/tiny-llama.json";
+  const program::Lowering lowering(spec::read_model(model, {}), "plain-pytorch");
+  REQUIRE(lowering.has_metric("plain-loop-2"));
+  CHECK_FALSE(lowering.has_metric("plain-loop-1"));
+  program::TrainingJob job;
+  job.program = "plain-loop-2";
+  job.micro_batch = 8;
+  job.sequence = 512;
+  std::int64_t vocabulary = 0;
+  for (const auto& p : lowering.parameters()) {
+    if (p.path == "model.embed_tokens.weight") vocabulary = p.shape[0];
+  }
+  REQUIRE(vocabulary > 0);
+  const auto peak_of = [&](const std::string& phase, std::int64_t batches) {
+    program::TrainingJob own = job;
+    own.metric_batches = batches;
+    const Program program = lowering.lower(own);
+    const std::vector<run::RequestedPeak> peaks = run::requested_peaks(program);
+    std::int64_t most = 0;
+    for (std::size_t i = 0; i < peaks.size(); ++i) {
+      if (program.phases[i].name == phase) most = std::max(most, peaks[i].bytes);
+    }
+    return most;
+  };
+  // The training before it is the same.
+  CHECK(peak_of("backward", 0) == peak_of("backward", 3));
+  CHECK(peak_of("evaluation", 0) == 0);
+  const std::int64_t logits = 8 * 512 * vocabulary * 4;
+  for (const std::int64_t batches : {3, 4, 7}) {
+    CHECK(peak_of("evaluation", batches + 1) - peak_of("evaluation", batches) == logits);
   }
 }

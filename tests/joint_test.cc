@@ -341,3 +341,37 @@ TEST_CASE("the first N blocks recomputed lie between none and all of them") {
   CHECK(full.first <= before.first);
   CHECK(needed("selective:first-3-blocks") == full);  // the model has three
 }
+
+TEST_CASE("who asks for the shortest step gets it, where runs of their own complete more too") {
+  const auto plans = [](int link) {  // GB/s
+    const std::string rate = "{value: " + std::to_string(link) + " GB/s}";
+    const test::TemporaryFile file(
+        "name: card\ngpu: card\nsource: made up\nconfidence: assumed\n"
+        "compute_capability: '9.0'\nmultiprocessors: {value: 132}\n"
+        "memory: {usable: {value: 20000 MiB}, bandwidth: {value: 2000 GB/s}}\n"
+        "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
+        "link: {per_gpu: " +
+        rate + ", per_pair: " + rate + "}\n");
+    const std::string job =
+        "--precision bf16 --framework plain-pytorch --global-batch 8 --micro-batch auto "
+        "--on 2xcard --device-profile " +
+        file.path;
+    return std::pair(json_of(job), json_of(job + " --objective step"));
+  };
+  const auto both = plans(12);
+  const Value& taken = both.first["options"][0];
+  CHECK(taken["parallel"] == "independent");
+  bool said = false;
+  for (const Value& one : taken["warnings"].GetArray()) {
+    const std::string text = one.GetString();
+    said = said || text.find("--objective step keeps to the shortest step") != std::string::npos;
+  }
+  CHECK(said);
+  const Value& kept = both.second["options"][0];
+  CHECK(kept["parallel"] != "independent");
+  CHECK(kept["step_seconds"] == kept["search"]["best"][0]["value"]);
+  CHECK(kept["step_seconds"].GetDouble() < taken["step_seconds"].GetDouble());
+  // Where the exchange takes longer than it saves, one card alone has the shortest step.
+  const auto slow = plans(2);
+  CHECK(slow.second["options"][0]["parallel"] == "independent");
+}

@@ -245,3 +245,86 @@ TEST_CASE("rank 0 of ZeroRedundancyOptimizer holds 1.70 of an even share, and wh
   }
   CHECK((*share)["fix"]["needed_bytes"].GetInt64() < needed);
 }
+
+TEST_CASE("contexts of other ranks on GPU 0 are bytes of its device, named with the way out") {
+  const std::string job =
+      "--model gpt2 --framework plain-pytorch --sequence 512 --on 4xh200 --parallel ddp";
+  const auto own = plan_of(job);
+  const auto stray = plan_of(job + " --stray-contexts yes");
+  const Value& before = own["options"][0]["gpus"];
+  const Value& after = stray["options"][0]["gpus"];
+  const std::int64_t more =
+      after[0]["device_bytes"].GetInt64() - before[0]["device_bytes"].GetInt64();
+  CHECK(more == before[0]["headroom_bytes"].GetInt64() - after[0]["headroom_bytes"].GetInt64());
+  for (rapidjson::SizeType i = 1; i < 4; ++i) {
+    CHECK(after[i]["device_bytes"] == before[i]["device_bytes"]);
+    CHECK(after[i]["headroom_bytes"] == before[i]["headroom_bytes"]);
+  }
+  const Value* named = nullptr;
+  for (const Value& one : stray["options"][0]["imbalances"].GetArray()) {
+    if (one["kind"] == "context") named = &one;
+  }
+  REQUIRE(named != nullptr);
+  CHECK((*named)["gpu"].GetInt() == 0);
+  CHECK((*named)["cost_bytes"].GetInt64() == more);
+  CHECK(more > 3 * (256LL << 20));  // three contexts
+  CHECK(std::string((*named)["fix"]["words"].GetString()).find("set_device") != std::string::npos);
+  // Runs of their own see no other card.
+  const auto apart = plan_of(
+      "--model gpt2 --framework plain-pytorch --sequence 512 --on 4xh200 --parallel independent "
+      "--stray-contexts yes");
+  CHECK(apart["options"][0]["gpus"][0]["device_bytes"] ==
+        apart["options"][0]["gpus"][1]["device_bytes"]);
+}
+
+TEST_CASE("a card whose bytes are taken by other ranks' contexts is the one that does not fit") {
+  // Headroom between one and four contexts.
+  const auto file = [](std::int64_t mebibytes) {
+    return test::TemporaryFile(
+        "name: card\ngpu: card\nsource: made up\nconfidence: assumed\n"
+        "compute_capability: '9.0'\nmultiprocessors: {value: 132}\n"
+        "memory: {usable: {value: " +
+        std::to_string(mebibytes) +
+        " MiB}, bandwidth: {value: 2000 GB/s}}\n"
+        "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
+        "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
+  };
+  const std::string job =
+      "--model gpt2 --framework plain-pytorch --sequence 512 --parallel ddp --on 4xcard "
+      "--device-profile ";
+  const auto large = file(80000);
+  const auto plan = plan_of(job + large.path);
+  const std::int64_t used =
+      80000 - (plan["options"][0]["gpus"][0]["headroom_bytes"].GetInt64() >> 20);
+  const auto small = file(used + 1200);
+  CHECK(plan_of(job + small.path)["options"][0]["verdict"] == "fits");
+  const auto stray = plan_of(job + small.path + " --stray-contexts yes");
+  CHECK(stray["options"][0]["verdict"] == "does not fit");
+  CHECK(stray["options"][0]["gpus"][0]["headroom_bytes"].GetInt64() < 0);
+  CHECK(stray["options"][0]["gpus"][1]["headroom_bytes"].GetInt64() > 0);
+}
+
+TEST_CASE("a card in a slower slot: the exchange goes at its rate, named with what it costs") {
+  const std::string job =
+      "--model gpt2 --framework plain-pytorch --sequence 512 --on 2xrtx4090 --parallel ddp "
+      "--peer-access no --host-links ";
+  const auto slow = plan_of(job + "26GB/s,6.5GB/s"), equal = plan_of(job + "26GB/s,26GB/s");
+  const auto step = [](const rapidjson::Document& plan) {
+    return plan["options"][0]["step_seconds"].GetDouble();
+  };
+  const Value* named = nullptr;
+  for (const Value& one : slow["options"][0]["imbalances"].GetArray()) {
+    if (one["kind"] == "link") named = &one;
+  }
+  REQUIRE(named != nullptr);
+  CHECK((*named)["gpu"].GetInt() == 1);
+  CHECK((*named)["ratio"].GetDouble() == doctest::Approx(4));
+  CHECK((*named)["fix"]["step_seconds"].GetDouble() == step(equal));
+  CHECK(step(equal) < step(slow));
+  // Three quarters of the exchange's time, of which the backward hides a part.
+  CHECK((*named)["cost_seconds"].GetDouble() ==
+        doctest::Approx(0.75 * slow["options"][0]["exchange"]["seconds"].GetDouble()));
+  for (const Value& one : equal["options"][0]["imbalances"].GetArray()) {
+    CHECK(one["kind"] != "link");
+  }
+}

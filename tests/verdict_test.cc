@@ -65,7 +65,7 @@ Program program_with_cache() {
   return std::move(b.program);
 }
 
-search::Card card(std::int64_t usable) { return {usable, {10 * mib, 30 * mib, "made up"}, {}}; }
+search::Card card(std::int64_t usable) { return {usable, {10 * mib, 30 * mib, "made up"}, {}, {}}; }
 
 search::Accuracy exact_but_for(double high) {
   search::Accuracy accuracy;

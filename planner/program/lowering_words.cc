@@ -40,6 +40,7 @@ void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globa
   globals.set("decoder_sequence",
               Value::of(job.decoder_sequence > 0 ? job.decoder_sequence : job.sequence));
   globals.set("accumulation", Value::of(job.accumulation));
+  globals.set("metric_batches", Value::of(job.metric_batches));
   globals.set_text("attention_implementation", job.attention);
   globals.set_text("attention_mask_kind", job.attention_mask);
   globals.set_text("head", head_of(job, family).first);
@@ -204,6 +205,13 @@ std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) c
   return out;
 }
 
+std::string program_class(const std::string& program) {
+  std::string name = program;
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
+  return name;
+}
+
 std::vector<std::string> Lowering::recompute_unit_paths(const std::string& head) const {
   std::vector<std::string> paths;
   build_model(family_, model_, head, [&](Machine& machine, const Module&) {
@@ -220,6 +228,12 @@ std::int64_t Lowering::pipeline_layers() const {
   model::set_dimensions(*family_, model_, globals);
   const int at = globals.find("num_layers");
   return at < 0 ? 0 : globals.values[static_cast<std::size_t>(at)].integer;
+}
+
+bool Lowering::has_metric(const std::string& program) const {
+  const std::string name = program_class(program) + "_metric";
+  return std::any_of(family_->classes.begin(), family_->classes.end(),
+                     [&](const auto& one) { return one.name == name; });
 }
 
 std::int64_t Lowering::parameter_count() const {

@@ -18,6 +18,9 @@ const std::pair<std::string, std::string>& head_of(const TrainingJob& job,
 /// The job's numbers as the names that family and framework files use.
 void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, model::Globals& globals);
 
+/// The class that a framework's file gives to a program: "trainer-1" is trainer_1.
+std::string program_class(const std::string& program);
+
 /// Throws InputError where no class has that name.
 const model::CompiledClass& class_of(const model::Library& library, const std::string& name);
 

@@ -285,13 +285,6 @@ class Trainer : public model::Host {
   int step_ = 0;
 };
 
-std::string program_class(const std::string& program) {
-  std::string name = program;
-  std::replace_if(
-      name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');
-  return name;
-}
-
 void freeze_all_but(const std::string& path, const std::vector<model::Parameter>& parameters) {
   for (const model::Parameter& p : parameters) {
     if (p.path.rfind(path + ".", 0) != 0) p.tensor->leaf_requires_grad = false;
@@ -344,6 +337,16 @@ Value run_start(const Library& library, const std::string& program, Machine& mac
   ValueList locals(static_cast<std::size_t>(start->slots));
   machine.run(start->forward, nullptr, locals.data(), result);
   return result;
+}
+
+/// An evaluation beside the loop, without a graph and without dropout.
+void run_metric(const Library& library, const std::string& program, Machine& machine) {
+  const model::CompiledClass& metric = class_of(library, program_class(program) + "_metric");
+  const tensor::Scoped<bool> grad(machine.runtime.grad_enabled, false);
+  const tensor::Scoped<bool> training(machine.training, false);
+  ValueList locals(static_cast<std::size_t>(metric.slots));
+  Value result;
+  machine.run(metric.forward, nullptr, locals.data(), result);
 }
 
 }  // namespace
@@ -463,9 +466,10 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     StepRange range, range_end;
     const bool watched =
         job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed;  // a strategy sees every pass
-    PassLoop passes(loop, job.accumulation, watched ? EqualPasses::run : job.equal_passes);
+    PassLoop passes(loop, job.accumulation,
+                    watched || job.metric_batches > 0 ? EqualPasses::run : job.equal_passes);
     for (int step = 1; step <= job.steps; ++step) {
-      if (step >= first_alike && job.repeat_steps && !job.deepspeed &&
+      if (step >= first_alike && job.repeat_steps && !job.deepspeed && job.metric_batches == 0 &&
           repeat_step(runtime.program, range, step)) {
         range = {range_end.first_instruction, range_end.first_storage};
         range_end = {runtime.program.instructions.size(), runtime.program.storages.size()};
@@ -479,6 +483,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     }
     runtime.after_accumulate = nullptr;
     runtime.recorder = nullptr;
+    if (job.metric_batches > 0) run_metric(library, job.program, machine);
     if (graph) *graph = trace.finish(machine.parameters(*root));
     return std::move(runtime.program);
   } catch (const model::ModelError& error) {

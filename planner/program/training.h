@@ -102,6 +102,8 @@ struct TrainingJob {
   std::optional<TitanJob> titan;        // of framework torchtitan
   std::optional<MegatronJob> megatron;  // of framework megatron; empty: one rank, all defaults
   int steps = 3;
+  /// After the steps an evaluation of so many batches, whose logits a metric keeps; 0: none.
+  std::int64_t metric_batches = 0;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
   EqualPasses equal_passes = EqualPasses::copy;  // where no strategy watches the passes
@@ -151,6 +153,8 @@ class Lowering {
   std::vector<std::string> recompute_unit_paths(const std::string& head) const;
   /// Layers that Megatron-core's pipelines split; 0 for other programs.
   std::int64_t pipeline_layers() const;
+  /// Whether the framework's program has an evaluation beside the loop (TrainingJob::metric_batches).
+  bool has_metric(const std::string& program) const;
 
   const spec::ModelSpec& model() const { return model_; }
   const spec::FamilySpec& family() const { return *family_; }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/format.h"
 #include "search/imbalance.h"
 #include "search/plan.h"
 #include "search/sharing.h"
@@ -99,9 +100,32 @@ std::optional<Fix> even_shards(const Option& option) {
   return simulate(option, Parallel::fsdp2, std::move(changed), words);
 }
 
+/// The same job under other words of a person.
+Fix simulate_as(const Option& option, const spec::OptionSpec& spec, std::string words) {
+  return fix_of(make_option(spec, option.parallel, unshared(option), *option.lowering),
+                std::move(words));
+}
+
+Fix own_contexts(const Option& option) {
+  spec::OptionSpec spec = *option.spec;
+  spec.job.stray_contexts.reset();
+  return simulate_as(
+      option, spec,
+      "torch.cuda.set_device(local_rank) first in every process, or one card each by "
+      "CUDA_VISIBLE_DEVICES");
+}
+
+Fix equal_slots(const Option& option, std::size_t fastest) {
+  spec::OptionSpec spec = *option.spec;
+  const BytesPerSecond rate = spec.job.host_links->value[fastest];
+  spec.cluster.device.link.per_pair->value = rate;
+  return simulate_as(option, spec, "a slot of " + format_rate(rate) + " for every card");
+}
+
 bool helps(const Option& option, const Imbalance& one, const Fix& fix) {
   if (fix.verdict > option.verdict) return false;
-  if (one.kind == Kind::time) {
+  if (one.kind == Kind::context) return true;
+  if (one.kind == Kind::time || one.kind == Kind::link) {
     return fix.step_seconds &&
            *fix.step_seconds < option.timing->step_seconds * (1 - worth_a_change);
   }
@@ -121,13 +145,17 @@ bool cheaper(const Fix& a, const Fix& b) {
 void find_fixes(Option& option) {
   for (Imbalance& one : option.imbalances) {
     std::vector<std::optional<Fix>> candidates;
+    if (one.kind == Kind::context) candidates.push_back(own_contexts(option));
+    if (one.kind == Kind::link) candidates.push_back(equal_slots(option, one.against));
     const bool memory = one.kind == Kind::memory;
-    if (option.split.pipeline > 1 && one.kind != Kind::share) {
+    const bool layers = memory || one.kind == Kind::time;
+    if (option.split.pipeline > 1 && layers) {
       candidates.push_back(other_layers(option, one.kind));
       if (memory) candidates.push_back(smaller_passes(option));
       if (memory && !candidates.front()) candidates.push_back(vocabulary_parallel(option));
     }
-    if (option.parallel == Parallel::zero1 && !option.job.job.megatron && one.kind != Kind::time) {
+    if (option.parallel == Parallel::zero1 && !option.job.job.megatron &&
+        (memory || one.kind == Kind::share)) {
       candidates.push_back(even_shards(option));
     }
     for (const std::optional<Fix>& fix : candidates) {

@@ -12,6 +12,8 @@ namespace {
 constexpr std::int64_t most_samples = 1 << 16;
 constexpr std::int64_t most_tokens = 1 << 24;
 constexpr std::size_t most_columns = 9;
+/// Batches of an evaluation whose logits are kept, at most.
+constexpr std::int64_t most_metric_batches = 32;
 
 /// The jobs of one option.
 class Search {
@@ -123,6 +125,14 @@ void find_longest(const Search& search, std::int64_t micro, std::int64_t most, B
   if (good < limit) table.longer = search.judge_job(micro, (good + 1) * sequence_step);
 }
 
+/// An evaluation after the steps, of batches as large, whose metric keeps the logits. Ranks that
+/// share a job would gather them from all, which is not modelled.
+bool can_keep_logits(const Option& option) {
+  const bool apart =
+      option.parallel == spec::Parallel::none || option.parallel == spec::Parallel::independent;
+  return apart && option.lowering->has_metric(option.job.job.program);
+}
+
 /// Single changes of the largest batch of a row that somebody makes in passing.
 void find_cliff(const Option& option, const Search& search, BatchTable& table) {
   const std::int64_t own = option.job.job.sequence;
@@ -146,6 +156,18 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
   if (option.job.job.attention != "eager") {
     add("attention eager", micro, sequence,
         [](program::TrainingJob& job) { job.attention = "eager"; });
+  }
+  if (can_keep_logits(option)) {
+    const auto keep = [](std::int64_t batches) {
+      return [batches](program::TrainingJob& job) { job.metric_batches = batches; };
+    };
+    const std::int64_t good = largest(most_metric_batches, [&](std::int64_t batches) {
+      return search.judge_job(micro, sequence, keep(batches)).verdict == Verdict::fits;
+    });
+    const std::int64_t next = std::min(good + 1, most_metric_batches);
+    add("a metric that keeps the logits of " + format_count(next) +
+            (next == 1 ? " batch" : " batches") + " of an evaluation",
+        micro, sequence, keep(next));
   }
   if (option.job.job.accumulation == 1 && search.divisors().empty()) {
     add("a second pass a step", micro, sequence,

@@ -205,10 +205,50 @@ void time(const Option& option, double threshold, std::vector<Imbalance>& found)
   found.push_back(std::move(out));
 }
 
+/// Processes that leave a context on the first GPU beside the one on their own.
+void contexts(const Option& option, std::vector<Imbalance>& found) {
+  const Gpu& first = option.gpus.front();
+  const std::int64_t bytes = first.card.stray.bytes();
+  if (bytes == 0) return;
+  const std::size_t others = option.gpus.size() - 1;
+  Imbalance out;
+  out.kind = Kind::context;
+  out.against = 1;
+  out.ratio = static_cast<double>(first.device_bytes()) /
+              static_cast<double>(std::max<std::int64_t>(1, option.gpus[1].device_bytes()));
+  out.what = "holds contexts of " + std::to_string(others) +
+             (others == 1 ? " other process: " : " other processes: ") + size(bytes);
+  out.cause =
+      "they used the first GPU before they chose their own (a tensor on 'cuda', torch.load without "
+      "map_location, torch.cuda.mem_get_info before set_device)";
+  out.cost_bytes = bytes;
+  found.push_back(std::move(out));
+}
+
+/// A card whose link to the host is slower: all wait for its part of an exchange.
+void links(const Option& option, double threshold, std::vector<Imbalance>& found) {
+  const auto& given = option.spec->job.host_links;
+  if (!given || !option.timing || option.timing->exchange_seconds <= 0) return;
+  const auto& rates = given->value;
+  const auto slower = [](BytesPerSecond a, BytesPerSecond b) { return a.value() < b.value(); };
+  const auto [slow, fast] = std::minmax_element(rates.begin(), rates.end(), slower);
+  if (fast->value() <= slow->value() * (1 + threshold)) return;
+  Imbalance out;
+  out.kind = Kind::link;
+  out.gpu = static_cast<std::size_t>(slow - rates.begin());
+  out.against = static_cast<std::size_t>(fast - rates.begin());
+  out.ratio = fast->value() / slow->value();
+  out.what = "reaches the host at " + format_rate(*slow) + ", " +
+             gpu_name(option.gpus[out.against]) + " at " + format_rate(*fast);
+  out.cause = "its slot is slower, and without peer access the exchange passes through the host";
+  out.cost_seconds = option.timing->exchange_seconds * (1 - slow->value() / fast->value());
+  found.push_back(std::move(out));
+}
+
 }  // namespace
 
 const char* kind_name(Kind kind) {
-  constexpr const char* names[] = {"memory", "share", "time"};
+  constexpr const char* names[] = {"memory", "share", "time", "context", "link"};
   return names[static_cast<int>(kind)];
 }
 
@@ -218,13 +258,15 @@ std::vector<Imbalance> find_imbalances(const Option& option, double threshold) {
   memory(option, threshold, found);
   shares(option, threshold, found);
   time(option, threshold, found);
+  contexts(option, found);
+  links(option, threshold, found);
   return found;
 }
 
 std::string imbalance_text(const Option& option, const Imbalance& one) {
   std::string text = "imbalance: " + gpu_name(option.gpus[one.gpu]) + " " + one.what;
   if (!one.cause.empty()) text += "; " + one.cause;
-  if (one.kind == Kind::time) {
+  if (one.kind == Kind::time || one.kind == Kind::link) {
     text += "; it costs " + format_seconds(Seconds{one.cost_seconds}) + " a step";
   } else if (one.kind == Kind::memory) {
     text += "; it costs " + size(one.cost_bytes) + " above the mean of the GPUs";

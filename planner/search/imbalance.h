@@ -14,9 +14,11 @@ struct Option;
 
 struct Imbalance {
   enum class Kind : std::uint8_t {
-    memory,  // the least bytes to reserve in which it runs
-    share,   // bytes of a category at the peak, though their sum may hide it
-    time,    // seconds of a step in which it computes
+    memory,   // the least bytes to reserve in which it runs
+    share,    // bytes of a category at the peak, though their sum may hide it
+    time,     // seconds of a step in which it computes
+    context,  // bytes outside the allocator, of other processes
+    link,     // seconds of a step in which what it exchanges passes through the host
   };
   Kind kind = Kind::memory;
   std::size_t gpu = 0, against = 0;  // that needs most, and least
@@ -36,7 +38,7 @@ struct Imbalance {
   std::optional<Fix> fix;
 };
 
-/// "memory", "share", "time".
+/// "memory", "share", "time", "context", "link".
 const char* kind_name(Imbalance::Kind kind);
 
 /// From how much more on, as a share, one GPU's need or work is named an imbalance.

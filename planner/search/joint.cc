@@ -52,8 +52,9 @@ class Search {
   /// The best point that fits, with what is proven of it; null where none does.
   Point* best(Objective objective, Best& out, std::optional<std::size_t> only_way = {});
   /// The best points of all objectives, the one asked for first; the point to take for it, null
-  /// where nothing fits.
-  Point* find_all(Objective objective);
+  /// where nothing fits. `may_split`: nobody asked for the shortest step, so runs of their own are
+  /// taken where they complete much more.
+  Point* find_all(Objective objective, bool may_split);
   /// As best(), with all passes and ranks: those of fewer may say a little less.
   Point* best_exactly(Objective objective, Best& out);
   /// The point that needs least, whether it fits or not.
@@ -84,8 +85,8 @@ class Search {
   bool counts(const Point& point, Objective objective) const {
     if (!foreign_ && space_.foreign(point)) return false;
     if (point.cut == CutAim::smallest && objective != Objective::memory) return false;
-    // Independent runs make no step shorter and hold no more than one card's job.
-    return objective == Objective::throughput || !shared_ || space_.shares(point);
+    // Independent runs hold no less than one card's job; their step is that of one card alone.
+    return objective != Objective::memory || !shared_ || space_.shares(point);
   }
   double bound_of(const Point& point, Objective objective) const {
     if (objective == Objective::memory) return static_cast<double>(point.least);
@@ -222,7 +223,7 @@ Point* Search::best_exactly(Objective objective, Best& out) {
   }
 }
 
-Point* Search::find_all(Objective objective) {
+Point* Search::find_all(Objective objective, bool may_split) {
   result_.objective = objective;
   std::vector<Objective> order{objective};
   for (const auto other : {Objective::step, Objective::throughput, Objective::memory}) {
@@ -243,7 +244,7 @@ Point* Search::find_all(Objective objective) {
     result_.best.push_back(std::move(found));
   }
   Point* chosen = points.front();
-  if (objective != Objective::step || !chosen) return chosen;
+  if (objective != Objective::step || !chosen || !may_split) return chosen;
   Point* most = points[1];  // independent runs, where the exchange costs more than it brings
   const bool apart =
       most && !space_.shares(*most) &&
@@ -362,6 +363,17 @@ Alternative alternative(const Point& point, const Option& chosen, bool foreign) 
   return out;
 }
 
+/// Independent runs where the shortest step was searched, and the way back.
+void say_apart(Option& option) {
+  const std::optional<Found>& shortest = option.search->best.front().found;
+  if (option.parallel != Parallel::independent || !shortest || !option.timing) return;
+  if (shortest->configuration.parallel == Parallel::independent) return;
+  option.warnings.push_back(
+      "runs of their own are taken, not the shortest step: together they complete " +
+      format_number(option.samples_per_second() / shortest->samples_per_second) +
+      " times its samples a second; --objective step keeps to the shortest step");
+}
+
 }  // namespace
 
 std::string Configuration::recompute_words() const {
@@ -403,7 +415,7 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
                    objective == Objective::memory ? most_exact_passes : short_passes);
   if (!space.timed()) objective = Objective::memory;
   Search search(space, controls_, spec.name, started_, deadline);
-  Point* chosen = search.find_all(objective);
+  Point* chosen = search.find_all(objective, !plan_.objective);
   if (!chosen) chosen = search.least();
   if (!chosen) chosen = &space.frugal();  // stopped before anything was run
   if (!chosen->option) space.finish(*chosen);
@@ -418,6 +430,9 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
   }
   search.count();
   option->search = std::make_shared<const SearchResult>(std::move(search.result()));
+  if (objective == Objective::step && space.timed() && !option->search->best.empty()) {
+    say_apart(*option);
+  }
   if (!space.timed()) {
     option->warnings.push_back("no step time, so the smallest memory was searched: " +
                                space.missing());

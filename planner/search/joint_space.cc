@@ -111,7 +111,7 @@ JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
   accuracy_ = accuracy_of(ways_.front().job.profile.framework,
                           spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
   if (ways_.front().job.job.device.rocm) accuracy_ = rocm_accuracy(std::move(accuracy_));
-  for (const Way& way : ways_) cards_.push_back(card_for(spec, way.parallel));
+  for (const Way& way : ways_) cards_.push_back(card_for(spec, way.parallel, 0));
   add_points();
   if (points_.size() > 1) bound_times();
 }
@@ -196,10 +196,16 @@ void JointSpace::bound_times() {
   for (std::size_t p = 0; p < policies_.size(); ++p) {
     if (!policies_[p].some_blocks) flops_[p] = probe(0, p, micro).flops;
   }
+  const spec::Split& split = points_.front().configuration.split;
+  const bool whole = split.tensor * split.pipeline == 1;  // the program probed has all layers
+  const auto gpus = static_cast<double>(spec_.cluster.count);
   for (Point& point : points_) {
-    if (!alike(point)) continue;  // other ranks may do more than the first
     const Configuration& c = point.configuration;
-    const auto samples = static_cast<double>(c.micro_batch * c.accumulation);
+    auto samples = static_cast<double>(c.micro_batch * c.accumulation);
+    if (!alike(point)) {  // what splits a model's layers splits its products, at best evenly
+      if (!whole || foreign(point)) continue;
+      samples = static_cast<double>(samples_per_step(point)) / gpus;
+    }
     point.least_seconds = least_flops(point.policy) * samples / peak_rate_;
   }
 }
@@ -333,7 +339,7 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
   shared.record_computes = timed;
   for (const RankGroup& group : rank_groups(shared, parallel, spec_.cluster.count)) {
     Gpu gpu;
-    gpu.card = cards_[point.way];
+    gpu.card = card_for(spec_, parallel, group.ranks.front());
     gpu.rank = group.rank;
     gpu.program = std::make_shared<const Program>(
         way(point).lowering->lower(job_of_rank(shared, parallel, spec_.cluster.count, group.rank)));

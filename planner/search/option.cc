@@ -151,6 +151,7 @@ bool same_memory(const Program& a, const Program& b) {
 /// One of the GPUs before `end` whose program is the same for memory; `end` where none is.
 std::size_t same_before(const std::vector<Gpu>& gpus, std::size_t end) {
   for (std::size_t i = 0; i < end; ++i) {
+    if (gpus[i].card.outside() != gpus[end].card.outside()) continue;
     const bool one = gpus[i].program == gpus[end].program;
     if (one || same_memory(*gpus[i].program, *gpus[end].program)) return i;
   }
@@ -178,12 +179,20 @@ std::string largest_term(const Gpu& gpu) {
 
 }  // namespace
 
-Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel) {
+Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel, int index) {
   const spec::DeviceSpec& device = spec.cluster.device;
   const bool exchanges =
       parallel != spec::Parallel::none && parallel != spec::Parallel::independent;
-  return {device.usable->value.count(), context_of(device),
-          exchange_of(device, exchanges ? spec.cluster.count : 1)};
+  Card card{device.usable->value.count(),
+            context_of(device),
+            exchange_of(device, exchanges ? spec.cluster.count : 1),
+            {}};
+  const bool strays = spec.job.stray_contexts && spec.job.stray_contexts->value;
+  if (strays && exchanges && index == 0) {
+    const std::int64_t others = spec.cluster.count - 1;
+    card.stray = {others * card.context.low, others * card.context.high, card.context.source};
+  }
+  return card;
 }
 
 namespace {
@@ -210,27 +219,30 @@ void take_worst(Option& option) {
 /// several groups are the same for memory.
 void judge_ranks(Option& option, const program::Lowering& lowering) {
   const std::int64_t count = option.spec->cluster.count;
-  const Card card = card_for(*option.spec, option.parallel);
   program::TrainingJob alone = option.whole;
   alone.record_computes = true;
   option.gpus.resize(static_cast<std::size_t>(count));
+  const Card first_card = card_for(*option.spec, option.parallel, 0);
+  const Card card_of_others = card_for(*option.spec, option.parallel, 1);
   std::vector<Gpu> judged;
   const auto job_of = [&](int rank) { return job_of_rank(alone, option.parallel, count, rank); };
-  for (const LoweredGroup& lowered :
+  for (const auto& [group, lowered] :
        lower_groups(lowering, rank_groups(alone, option.parallel, count), job_of)) {
-    const auto& program = lowered.program;
-    const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
-      return gpu.program == program || same_memory(*gpu.program, *program);
-    });
-    judged.push_back(same != judged.end() ? *same
-                                          : judge_gpu(option, lowering.model(), card, program));
-    Gpu& gpu = judged.back();
-    gpu.program = program;
-    gpu.role = lowered.group.role;
-    for (const int rank : lowered.group.ranks) {
+    const std::shared_ptr<const Program>& program = lowered;
+    for (const int rank : group.ranks) {
+      const Card& card = rank == 0 ? first_card : card_of_others;
+      const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
+        const bool one = gpu.program == program || same_memory(*gpu.program, *program);
+        return one && gpu.card.outside() == card.outside();
+      });
+      const bool known = same != judged.end();
+      Gpu gpu = known ? *same : judge_gpu(option, lowering.model(), card, program);
+      if (!known) judged.push_back(gpu);
+      gpu.program = program;
+      gpu.role = group.role;
       gpu.index = rank;
       gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
-      option.gpus[static_cast<std::size_t>(rank)] = gpu;
+      option.gpus[static_cast<std::size_t>(rank)] = std::move(gpu);
     }
   }
 }

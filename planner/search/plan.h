@@ -158,8 +158,9 @@ void measure(Option& option, const program::Lowering& lowering);
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering);
 
-/// One card of an option as a program finds it under a way to share the job.
-Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel);
+/// One card of an option as a program finds it under a way to share the job; `index` is that of the
+/// GPU.
+Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel, int index);
 
 /// Independent runs are taken for a shared job where they complete so many times the samples: what
 /// an exchange as long as the step leaves of it when the backward pass, two thirds of a step, hides

@@ -24,9 +24,10 @@ struct Card {
   std::int64_t usable = 0;  // what the runtime reports as total
   Context context;          // taken outside the allocator by the process
   Context exchange;         // and by the library that exchanges between cards; nothing on one card
+  Context stray;            // contexts of other processes: nothing where each keeps to its card
   /// All that is taken outside the allocator.
-  std::int64_t outside() const { return context.bytes() + exchange.bytes(); }
-  std::int64_t most_outside() const { return context.high + exchange.high; }
+  std::int64_t outside() const { return context.bytes() + exchange.bytes() + stray.bytes(); }
+  std::int64_t most_outside() const { return context.high + exchange.high + stray.high; }
 };
 
 struct Judgement {

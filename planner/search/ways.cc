@@ -220,7 +220,9 @@ void refuse(const Degree& degree, const char* what, const std::string& note, Dia
 void refuse_unmodelled(const spec::Degrees& given, Diagnostics& faults) {
   refuse(given.cp, "context parallelism is not modelled yet", "give --cp 1, or leave it out",
          faults);
-  refuse(given.ep, "expert parallelism is not modelled yet", "give --ep 1, or leave it out",
+  refuse(given.ep, "expert parallelism is not modelled yet",
+         "give --ep 1, or leave it out: then all ranks hold all experts, and none works more "
+         "because of the tokens that go to its own",
          faults);
 }
 

@@ -129,6 +129,12 @@ std::span<const JobKey> job_keys() {
        listed(parallel_names()) + "; default auto: every one that applies is tried"},
       {"peer-access", "yes|no", "Where",
        "GPUs reach each other's memory; no: through the host; default as the device's file says"},
+      {"host-links", "RATE,RATE,...", "Where",
+       "of each GPU to the host, beside peer-access no: a card in a slower slot; default the "
+       "device's file"},
+      {"stray-contexts", "yes|no", "Where",
+       "processes of the other ranks hold a context on GPU 0 too, because they used it before "
+       "set_device; default no"},
       {"dp", "N", "Where", "data parallel degree; the product of degrees is the number of GPUs"},
       {"fsdp", "N", "Where", "sharded data parallel degree"},
       {"tp", "N", "Where", "tensor parallel degree"},

@@ -45,11 +45,15 @@ class JobReader {
     job_.experts = text("experts");
     job_.allocator = text("allocator");
     read_lora();
-    job_.parallel = choice<Parallel>("parallel", parallel_names());
+    read_parallel();
     static const std::vector<std::string> yes_no{"yes", "no"};
     if (const auto peer = map_.choice("peer-access", yes_no)) {
       job_.peer_access = Setting<bool>{peer->value == 0, peer->where, ""};
     }
+    if (const auto stray = map_.choice("stray-contexts", yes_no)) {
+      job_.stray_contexts = Setting<bool>{stray->value == 0, stray->where, ""};
+    }
+    job_.host_links = host_links();
     Degrees& degrees = job_.degrees;
     degrees.dp = integer("dp", {1, most_gpus});
     degrees.fsdp = integer("fsdp", {1, most_gpus});
@@ -204,32 +208,68 @@ class JobReader {
     return targets;
   }
 
-  /// A list, or one text with commas: "7,9,8,8".
+  /// A word that people look for and that is no way to share a job here.
+  void read_parallel() {
+    const Node* node = map_.find("parallel");
+    for (const char* word : {"data-parallel", "dataparallel", "DataParallel", "dp"}) {
+      if (!node || node->text != word) continue;
+      faults_.error(node->where, "torch.nn.DataParallel is not modelled",
+                    {"it is one process: each step copies the model to every card, gathers the "
+                     "outputs (all logits) on GPU 0 and sums the gradients there, which alone has "
+                     "the optimizer's states, so that GPU 0 is full while the others are not",
+                     "give --parallel ddp, which shares the batch in the same way and loads all "
+                     "cards alike"});
+      return;
+    }
+    job_.parallel = choice<Parallel>("parallel", parallel_names());
+  }
+
+  /// The items of a list, or of one text with commas, each with its place.
+  template <class Take>
+  static void each_item(const Node& node, const Take& take) {
+    if (node.kind == Kind::list) {
+      for (const Node& child : node.children) take(child.text, child.where);
+      return;
+    }
+    for (std::size_t from = 0; from <= node.text.size();) {
+      const std::size_t to = std::min(node.text.find(',', from), node.text.size());
+      take(node.text.substr(from, to - from), node.where);
+      from = to + 1;
+    }
+  }
+
+  /// "7,9,8,8".
   std::optional<Setting<std::vector<std::int64_t>>> stage_layers() {
     const Node* node = map_.find("stage-layers");
     if (!node) return {};
-    const std::string what = "'stage-layers' of the job";
     Setting<std::vector<std::int64_t>> layers{{}, node->where, ""};
-    const auto take = [&](const std::string& text, const Location& where) {
+    each_item(*node, [&](const std::string& text, const Location& where) {
       const auto number = parse_integer(text);
       if (number && *number >= 1 && *number <= most_rank) {
         layers.value.push_back(*number);
       } else {
-        faults_.error(where,
-                      what + ": expected a number of layers, found " + shardfit::quoted(text));
+        faults_.error(where, "'stage-layers' of the job: expected a number of layers, found " +
+                                 shardfit::quoted(text));
       }
-    };
-    if (node->kind == Kind::list) {
-      for (const Node& child : node->children) take(child.text, child.where);
-      return layers;
-    }
-    const std::string& text = node->text;
-    for (std::size_t from = 0; from <= text.size();) {
-      const std::size_t to = std::min(text.find(',', from), text.size());
-      take(text.substr(from, to - from), node->where);
-      from = to + 1;
-    }
+    });
     return layers;
+  }
+
+  /// "55GB/s,14GB/s".
+  std::optional<Setting<std::vector<BytesPerSecond>>> host_links() {
+    const Node* node = map_.find("host-links");
+    if (!node) return {};
+    Setting<std::vector<BytesPerSecond>> links{{}, node->where, ""};
+    each_item(*node, [&](const std::string& text, const Location& where) {
+      const auto rate = parse_bytes_per_second(text);
+      if (rate.value && rate.value->value() > 0) {
+        links.value.push_back(*rate.value);
+      } else {
+        faults_.error(where, "'host-links' of the job: expected a rate such as 55 GB/s, found " +
+                                 shardfit::quoted(text));
+      }
+    });
+    return links;
   }
 
   MapView map_;

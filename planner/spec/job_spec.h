@@ -132,6 +132,10 @@ struct JobSpec {
   std::optional<Lora> lora;  // for the tasks lora and qlora
   Setting<Parallel> parallel;
   std::optional<Setting<bool>> peer_access;  // between GPUs; the device's file where absent
+  /// Processes of the other ranks hold a context on GPU 0 too.
+  std::optional<Setting<bool>> stray_contexts;
+  /// Of each GPU's link to the host, where what they exchange passes through it.
+  std::optional<Setting<std::vector<BytesPerSecond>>> host_links;
   Degrees degrees;
   std::optional<Setting<Schedule>> schedule;
   std::optional<Setting<std::vector<std::int64_t>>> stage_layers;  // equally many where absent

@@ -187,6 +187,31 @@ void read_plan_keys(const Node& keys, PlanSpec& plan, std::optional<Setting<std:
   }
 }
 
+/// What GPUs exchange through the host goes at the rate of the slowest link.
+void set_host_links(const Setting<std::vector<BytesPerSecond>>& links, ClusterSpec& cluster,
+                    Diagnostics& faults) {
+  if (static_cast<std::int64_t>(links.value.size()) != cluster.count) {
+    faults.error(links.where,
+                 std::to_string(links.value.size()) + " rates of 'host-links' for " +
+                     std::to_string(cluster.count) + (cluster.count == 1 ? " GPU" : " GPUs"),
+                 {"expected one a GPU"});
+    return;
+  }
+  Link& link = cluster.device.link;
+  if (link.peer_access) {
+    faults.error(links.where,
+                 "'host-links' is given, but GPUs that reach each other's memory send nothing "
+                 "of a step through the host",
+                 {"leave it out, or give --peer-access no"});
+    return;
+  }
+  BytesPerSecond slowest = links.value.front();
+  for (const BytesPerSecond& one : links.value) {
+    if (one.value() < slowest.value()) slowest = one;
+  }
+  link.per_pair = Sourced<BytesPerSecond>{slowest, "host-links", "", "", links.where};
+}
+
 /// One option: its device, and the job with the option's own keys and the command line laid over
 /// it.
 std::optional<OptionSpec> read_option(const Node& option, const Node& job, const Node& command_line,
@@ -220,6 +245,7 @@ std::optional<OptionSpec> read_option(const Node& option, const Node& job, const
     }
     link.peer_access = spec.job.peer_access->value;
   }
+  if (spec.job.host_links) set_host_links(*spec.job.host_links, spec.cluster, faults);
   spec.name = text ? *text : spec.cluster.text;
   const Node* parallel = option.child("parallel");
   if (!text && parallel) spec.name += " " + parallel->text;

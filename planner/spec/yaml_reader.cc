@@ -1,6 +1,6 @@
 // The only file that includes libyaml. Its events are used, never its document tree: events carry
-// places, keep quoted text apart from plain words, and expand no alias. It reads about five times as
-// fast as yaml-cpp (docs/performance.md).
+// places, keep quoted text apart from plain words, and expand no alias. It reads about five times
+// as fast as yaml-cpp (docs/performance.md).
 
 #include <yaml.h>
 
