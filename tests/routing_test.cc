@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 using shardfit::model::dealt_rows;
+using shardfit::model::worst_rows;
 using Rows = std::vector<std::int64_t>;
 
 TEST_CASE("tokens are dealt out to experts by shares, each expert once a token") {
@@ -16,6 +17,13 @@ TEST_CASE("tokens are dealt out to experts by shares, each expert once a token")
   CHECK(dealt_rows(8, 2, {3, 1}) == Rows{8, 8});              // two of two experts take all
   CHECK(dealt_rows(10, 2, {9, 0.5, 0.5}) == Rows{10, 5, 5});  // none gets more than all tokens
   CHECK(dealt_rows(10, 2, {1, 0, 0}) == Rows{10, 5, 5});      // nor can one alone take both choices
+}
+
+TEST_CASE("the worst routing runs every expert and fills the first ones") {
+  CHECK(worst_rows(10, 2, 4) == Rows{9, 9, 1, 1});
+  CHECK(worst_rows(10, 1, 4) == Rows{7, 1, 1, 1});
+  CHECK(worst_rows(2, 1, 4) == Rows{1, 1, 0, 0});
+  CHECK(worst_rows(5, 2, 2) == Rows{5, 5});
 }
 
 TEST_CASE("whatever the shares, every choice is dealt out") {

@@ -224,6 +224,13 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
   const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
+  for (const spec::OptionSpec& option : spec.options) {
+    const auto& recompute = option.job.recompute;
+    if (recompute.value.kind != spec::RecomputeKind::automatic) continue;
+    faults.error(recompute.where, "the table of batches is of one recompute, found 'auto'",
+                 {"give --recompute none, full or selective:POLICY; 'plan' searches"});
+    break;
+  }
   faults.throw_if_any();
   say_overrides(spec, err);
   search::PlanSettings settings;

@@ -309,15 +309,14 @@ Value add_rows(Machine&, Value* a) {
 }
 
 /// Rows that each of `count` experts gets when `tokens` choose `chosen` experts each: as equally as
-/// can be, all to the first, or by shares; a token chooses an expert once.
+/// can be, the worst way (the first take all but one row for each of the others, so that every
+/// expert runs and some are as large as can be), or by shares; a token chooses an expert once.
 Value expert_rows(Machine&, Value* a) {
   const std::int64_t tokens = integer_of(a[0], "the tokens");
   const std::int64_t chosen = integer_of(a[1], "the experts of a token");
   const auto count = static_cast<std::size_t>(integer_of(a[2], "the experts"));
   std::vector<double> shares(count, 1.0);
-  if (*a[3].text == "worst") {
-    std::fill(shares.begin() + static_cast<std::ptrdiff_t>(chosen), shares.end(), 0.0);
-  } else if (*a[3].text == "shares") {
+  if (*a[3].text == "shares") {
     if (a[4].list->size() != count) {
       throw std::runtime_error("the routing gives shares of " + std::to_string(a[4].list->size()) +
                                " experts, the model has " + std::to_string(count));
@@ -325,7 +324,10 @@ Value expert_rows(Machine&, Value* a) {
     for (std::size_t i = 0; i < count; ++i) shares[i] = (*a[4].list)[i].as_real();
   }
   ValueList rows;
-  for (const std::int64_t n : dealt_rows(tokens, chosen, shares)) rows.push_back(Value::of(n));
+  const std::vector<std::int64_t> dealt = *a[3].text == "worst"
+                                              ? worst_rows(tokens, chosen, count)
+                                              : dealt_rows(tokens, chosen, shares);
+  for (const std::int64_t n : dealt) rows.push_back(Value::of(n));
   return Value::of_list(std::move(rows));
 }
 Value minimum(Machine&, Value* a) { return a[0].as_real() <= a[1].as_real() ? a[0] : a[1]; }

@@ -47,4 +47,18 @@ std::vector<std::int64_t> dealt_rows(std::int64_t tokens, std::int64_t chosen,
   return rows;
 }
 
+std::vector<std::int64_t> worst_rows(std::int64_t tokens, std::int64_t chosen, std::size_t count) {
+  std::vector<double> first(count, 0.0);
+  std::fill_n(first.begin(), std::min<std::size_t>(count, static_cast<std::size_t>(chosen)), 1.0);
+  std::vector<std::int64_t> rows = dealt_rows(tokens, chosen, first);
+  std::size_t from = 0;
+  for (std::size_t i = static_cast<std::size_t>(chosen); i < count; ++i) {
+    from = from == 0 ? static_cast<std::size_t>(chosen) - 1 : from - 1;  // in turn, the last first
+    if (rows[from] < 2) break;
+    --rows[from];
+    ++rows[i];
+  }
+  return rows;
+}
+
 }  // namespace shardfit::model

@@ -13,4 +13,8 @@ namespace shardfit::model {
 std::vector<std::int64_t> dealt_rows(std::int64_t tokens, std::int64_t chosen,
                                      const std::vector<double>& shares);
 
+/// The first `chosen` of `count` experts take all that is left after one row for each of the
+/// others, as far as rows go.
+std::vector<std::int64_t> worst_rows(std::int64_t tokens, std::int64_t chosen, std::size_t count);
+
 }  // namespace shardfit::model

@@ -130,7 +130,16 @@ void find_longest(const Search& search, std::int64_t micro, std::int64_t most, B
 bool can_keep_logits(const Option& option) {
   const bool apart =
       option.parallel == spec::Parallel::none || option.parallel == spec::Parallel::independent;
-  return apart && option.lowering->has_metric(option.job.job.program);
+  if (!apart || !option.lowering->has_metric(option.job.job.program)) return false;
+  program::TrainingJob job = option.job.job;
+  job.micro_batch = job.accumulation = job.metric_batches = 1;
+  job.steps = 1;
+  try {
+    option.lowering->lower(job);
+    return true;
+  } catch (const InputError&) {
+    return false;  // the model gives a loss alone
+  }
 }
 
 /// Single changes of the largest batch of a row that somebody makes in passing.

@@ -210,7 +210,8 @@ void contexts(const Option& option, std::vector<Imbalance>& found) {
   const Gpu& first = option.gpus.front();
   const std::int64_t bytes = first.card.stray.bytes();
   if (bytes == 0) return;
-  const std::size_t others = option.gpus.size() - 1;
+  const std::int64_t others =
+      first.card.stray.high / std::max<std::int64_t>(1, first.card.context.high);
   Imbalance out;
   out.kind = Kind::context;
   out.against = 1;

@@ -46,7 +46,8 @@ struct Best {
   std::optional<Found> found;  // empty: nothing fits
   double value = 0, bound = 0;
   bool proven = false;
-  double gap() const { return proven || value <= 0 ? 0 : (value - bound) / value; }
+  /// 1: nothing that fits is known yet.
+  double gap() const { return proven ? 0 : value <= 0 ? 1 : (value - bound) / value; }
 };
 
 /// What more memory would bring: of the configurations that would be better but do not fit, the one

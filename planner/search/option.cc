@@ -179,6 +179,9 @@ std::string largest_term(const Gpu& gpu) {
 
 }  // namespace
 
+/// GPUs whose processes see each other's cards, at most: the usual machine of eight.
+constexpr std::int64_t most_in_a_machine = 8;
+
 Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel, int index) {
   const spec::DeviceSpec& device = spec.cluster.device;
   const bool exchanges =
@@ -189,7 +192,7 @@ Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel, int index) 
             {}};
   const bool strays = spec.job.stray_contexts && spec.job.stray_contexts->value;
   if (strays && exchanges && index == 0) {
-    const std::int64_t others = spec.cluster.count - 1;
+    const std::int64_t others = std::min(spec.cluster.count, most_in_a_machine) - 1;
     card.stray = {others * card.context.low, others * card.context.high, card.context.source};
   }
   return card;

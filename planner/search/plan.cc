@@ -105,9 +105,12 @@ Option choose(Ready ready, bool all_needs) {
     }
   }
   if (tried.empty()) throw *first;
+  const spec::Degrees& degrees = ready.option->job.degrees;
+  const bool shared = degrees.dp || degrees.fsdp || degrees.tp || degrees.pp;
   std::size_t best = 0;
   for (std::size_t i = 1; i < tried.size(); ++i) {
     if (tried[i].parallel == Parallel::independent) {  // always the last
+      if (shared) continue;  // somebody who gives degrees asks for one job
       const bool only = tried[i].verdict < tried[best].verdict;
       const bool same = tried[i].verdict == tried[best].verdict;
       if (only ||
