@@ -317,6 +317,7 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
 
 void Search::count() {
   result_.configurations = result_.run = result_.too_large = 0;
+  result_.left = result_.not_better = 0;
   for (const Point& point : space_.points()) {
     if (!foreign_ && space_.foreign(point)) continue;
     ++result_.configurations;
@@ -416,8 +417,8 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
   if (!space.timed()) objective = Objective::memory;
   Search search(space, controls_, spec.name, started_, deadline);
   Point* chosen = search.find_all(objective, !plan_.objective);
-  if (!chosen) chosen = search.least();
-  if (!chosen) chosen = &space.frugal();  // stopped before anything was run
+  if (!chosen && !search.stopped()) chosen = search.least();
+  if (!chosen) chosen = &space.frugal();  // stopped before anything that fits was run
   if (!chosen->option) space.finish(*chosen);
   std::optional<Option> option = *chosen->option;
   search.take_answer(*chosen);
@@ -429,6 +430,11 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
     option->others.push_back(alternative(*other, *option, space.foreign(*other)));
   }
   search.count();
+  if (search.stopped() && option->verdict == Verdict::does_not_fit) {
+    option->warnings.push_back(
+        "not decided: the search was stopped before it found a configuration that fits; give it "
+        "more time, or one configuration");
+  }
   option->search = std::make_shared<const SearchResult>(std::move(search.result()));
   if (objective == Objective::step && space.timed() && !option->search->best.empty()) {
     say_apart(*option);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "run/memory_clock.h"
 #include "search/block_levels.h"
@@ -152,11 +153,18 @@ std::int64_t JointSpace::units_of(std::size_t way) const {
 }
 
 Point& JointSpace::frugal() {
-  Point* least = &points_.front();
-  for (Point& point : points_) {
-    if (point.way == least->way && point.policy > least->policy) least = &point;
-  }
-  return *least;
+  // What is split most comes first; then the smallest micro-batch and most recompute.
+  constexpr Parallel by_state[] = {Parallel::fsdp2,    Parallel::zero3, Parallel::fsdp1,
+                                   Parallel::tensor,   Parallel::zero2, Parallel::zero1,
+                                   Parallel::pipeline, Parallel::ddp};
+  const auto rank = [&](const Point& point) {
+    const auto* place =
+        std::find(std::begin(by_state), std::end(by_state), point.configuration.parallel);
+    return std::tuple(foreign(point), place - std::begin(by_state), point.configuration.micro_batch,
+                      -static_cast<std::int64_t>(point.policy));
+  };
+  return *std::min_element(points_.begin(), points_.end(),
+                           [&](const Point& a, const Point& b) { return rank(a) < rank(b); });
 }
 
 bool JointSpace::foreign(const Point& point) const {

@@ -53,7 +53,8 @@ class JointSpace {
   bool shares(const Point& point) const {
     return way(point).parallel != spec::Parallel::independent;
   }
-  /// The one that likely needs least: the first way, the most recompute, the smallest micro-batch.
+  /// The one that likely needs least: of the way that splits most, the smallest micro-batch and the
+  /// most recompute.
   Point& frugal();
   /// The way is a program of another framework than the job's.
   bool foreign(const Point& point) const;
