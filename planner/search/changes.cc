@@ -222,7 +222,7 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
     if (!longest || 2 * job.sequence <= *longest) {
       with([](TrainingJob& j) { j.sequence *= 2; });
     }
-  } else if (key == "clipping") {
+  } else if (key == "clipping" && !job.titan) {  // its Trainer always clips
     with([](TrainingJob& j) {
       j.clip_foreach = j.clip_foreach ? std::optional<bool>() : std::optional<bool>(true);
     });
