@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <ostream>
 
+#include "base/comma_list.h"
 #include "base/format.h"
 #include "cli/cli.h"
 #include "report/report.h"
@@ -174,16 +175,13 @@ std::vector<Length> read_sequences(const std::vector<spec::Node>& words) {
   Diagnostics faults;
   std::vector<Length> sequences;
   for (const spec::Node& word : words) {
-    std::size_t from = 0;
-    while (from <= word.text.size()) {
-      const std::size_t to = std::min(word.text.find(',', from), word.text.size());
+    for (const std::string_view piece : comma_list(word.text)) {
       Location where = word.where;
-      where.offset += from;
-      where.length = std::max<std::size_t>(1, to - from);
-      const spec::Node one = spec::word(word.text.substr(from, to - from), std::move(where));
+      where.offset += static_cast<std::size_t>(piece.data() - word.text.data());
+      where.length = std::max<std::size_t>(1, piece.size());
+      const spec::Node one = spec::word(std::string(piece), std::move(where));
       const auto length = spec::as_integer(one, "'--sequences'", {1, most_sequence}, faults);
       if (length) sequences.push_back({*length, one.where});
-      from = to + 1;
     }
   }
   if (sequences.size() > most_rows) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/comma_list.h"
 #include "base/format.h"
 
 namespace shardfit::search {
@@ -208,9 +209,7 @@ std::string block_words(const std::vector<std::int64_t>& blocks) {
 
 std::optional<std::vector<std::int64_t>> read_blocks(std::string_view words) {
   std::vector<std::int64_t> blocks;
-  while (true) {
-    const std::size_t comma = words.find(',');
-    const std::string_view part = words.substr(0, comma);
+  for (const std::string_view part : comma_list(words)) {
     const std::size_t dash = part.find('-');
     const auto from = parse_integer(std::string(part.substr(0, dash)));
     const auto to =
@@ -219,9 +218,8 @@ std::optional<std::vector<std::int64_t>> read_blocks(std::string_view words) {
                          (blocks.empty() || *from > blocks.back());
     if (!ascends) return {};
     for (std::int64_t n = *from; n <= *to; ++n) blocks.push_back(n);
-    if (comma == std::string_view::npos) return blocks;
-    words.remove_prefix(comma + 1);
   }
+  return blocks;
 }
 
 }  // namespace shardfit::search

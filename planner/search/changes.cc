@@ -312,12 +312,16 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
     return job;
   };
   const run::AllocatorSettings& allocator = option.job.allocator;
-  const auto peak = peak_of(lowering, passes(option.job.job), allocator);
+  std::optional<std::int64_t> peak;  // lowered where a choice is to be weighed
   for (const spec::Assumption& assumption : option.job.assumptions) {
     AssumptionEffect effect{assumption, 0, 0};
     const bool counts_passes = assumption.key == "accumulation";
+    const std::vector<TrainingJob> others = other_choices(option, assumption.key);
+    if (!counts_passes && !others.empty() && !peak) {
+      peak = peak_of(lowering, passes(option.job.job), allocator);
+    }
     const auto own = counts_passes ? peak_of(lowering, option.job.job, allocator) : peak;
-    for (const TrainingJob& other : other_choices(option, assumption.key)) {
+    for (const TrainingJob& other : others) {
       const auto changed = peak_of(lowering, counts_passes ? other : passes(other), allocator);
       if (!own || !changed) continue;
       effect.low = std::min(effect.low, *changed - *own);

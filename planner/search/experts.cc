@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/comma_list.h"
 #include "base/format.h"
 
 namespace shardfit::search {
@@ -31,12 +32,10 @@ std::int64_t experts_of(const spec::ModelSpec& model) {
 /// The numbers of "0.5,0.25,0.25"; nothing where one is none.
 std::optional<std::vector<double>> shares_of(const std::string& text) {
   std::vector<double> shares;
-  for (std::size_t from = 0; from <= text.size();) {
-    const std::size_t to = std::min(text.find(',', from), text.size());
-    const auto share = parse_real(text.substr(from, to - from));
+  for (const std::string_view word : comma_list(text)) {
+    const auto share = parse_real(word);
     if (!share || !std::isfinite(*share) || *share < 0) return {};
     shares.push_back(*share);
-    from = to + 1;
   }
   return shares;
 }

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "base/comma_list.h"
 #include "base/divisors.h"
 #include "base/format.h"
 #include "spec/reader.h"
@@ -194,15 +195,11 @@ class JobReader {
         }
       }
     } else if (const auto names = as_string(*node, what, faults_)) {
-      std::size_t from = 0;
-      for (;;) {
-        const std::size_t to = std::min(names->find(',', from), names->size());
-        targets.value.push_back(names->substr(from, to - from));
-        if (targets.value.back().empty()) {
+      for (const std::string_view name : comma_list(*names)) {
+        targets.value.emplace_back(name);
+        if (name.empty()) {
           faults_.error(node->where, what + ": a name is empty in " + shardfit::quoted(*names));
         }
-        if (to == names->size()) break;
-        from = to + 1;
       }
     }
     return targets;
@@ -231,11 +228,7 @@ class JobReader {
       for (const Node& child : node.children) take(child.text, child.where);
       return;
     }
-    for (std::size_t from = 0; from <= node.text.size();) {
-      const std::size_t to = std::min(node.text.find(',', from), node.text.size());
-      take(node.text.substr(from, to - from), node.where);
-      from = to + 1;
-    }
+    for (const std::string_view item : comma_list(node.text)) take(std::string(item), node.where);
   }
 
   /// "7,9,8,8".
