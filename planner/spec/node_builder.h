@@ -19,27 +19,29 @@ class NodeBuilder {
   void begin(Kind kind, std::size_t offset);
   void end();
 
-  bool empty() const { return root_.empty(); }
+  bool empty() const { return values_ == 0; }
   /// The value is there whole.
-  bool done() const { return !root_.empty() && open_.empty(); }
+  bool done() const { return !empty() && open_.empty(); }
   /// True where the next scalar is a key of the innermost map.
   bool at_key() const { return !open_.empty() && open_.back().awaits_key; }
   /// The finished tree.
-  Node take() { return std::move(root_.front()); }
+  Node take() { return std::move(finished_.front()); }
 
  private:
   struct Open {
-    Node* node;
+    Node node;
+    std::size_t first;  // its first child among those finished
     bool awaits_key;
   };
-  Node& place(Kind kind, Location where);
+  /// Fills in a value that stands in the innermost open one.
+  void start(Node& node, Kind kind, Location where);
   void check_duplicates(const Node& map);
+  void report_duplicates(const Node& map);
 
   SourcePtr source_;
   Diagnostics& faults_;
-  std::vector<Node> root_;
-  // Pointers stay valid: only the innermost open node gains children.
   std::vector<Open> open_;
+  std::vector<Node> finished_;  // children of what is open, the innermost last; at last the root
   std::size_t values_ = 0;
   std::string key_;
   Location key_where_;

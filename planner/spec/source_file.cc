@@ -12,6 +12,7 @@
 #include <mutex>
 
 #include "base/format.h"
+#include "base/utf8.h"
 #include "spec/formats.h"
 #include "spec/reader.h"
 
@@ -74,31 +75,6 @@ std::string slurp(const std::string& path, std::size_t most) {
   return text;
 }
 
-/// Length of the UTF-8 character at `at`, or 0 where there is none (RFC 3629: no surrogates, no
-/// overlong forms, nothing past U+10FFFF).
-std::size_t utf8_length(std::string_view text, std::size_t at) {
-  const auto byte = [&](std::size_t i) {
-    return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0U;
-  };
-  const unsigned first = byte(0);
-  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const unsigned low = first == 0xE0 ? 0xA0 : 0x80;
-    const unsigned high = first == 0xED ? 0x9F : 0xBF;
-    return follows(1, low, high) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const unsigned low = first == 0xF0 ? 0x90 : 0x80;
-    const unsigned high = first == 0xF4 ? 0x8F : 0xBF;
-    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
-
 bool ends_with(std::string_view text, std::string_view end) {
   return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
 }
@@ -112,14 +88,10 @@ SourcePtr read_source(const std::string& path, Bytes most) {
     refuse(path, "is a binary file, not text", {"expected YAML or JSON in UTF-8"});
   }
   if (text.starts_with("\xEF\xBB\xBF")) text.erase(0, 3);
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t length = utf8_length(text, at);
-    if (length == 0) {
-      const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n');
-      refuse(path,
-             "is not UTF-8 text: byte " + std::to_string(at) + ", line " + std::to_string(line));
-    }
-    at += length;
+  if (const std::size_t at = end_of_utf8(text); at < text.size()) {
+    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<long>(at), '\n');
+    refuse(path,
+           "is not UTF-8 text: byte " + std::to_string(at) + ", line " + std::to_string(line));
   }
   return std::make_shared<const Source>(Source{path, std::move(text)});
 }

@@ -225,8 +225,13 @@ void Reader::fail() {
 
 }  // namespace
 
-Node read_yaml(const SourcePtr& source, Diagnostics& faults) {
+Node read_any_yaml(const SourcePtr& source, Diagnostics& faults) {
   return Reader(source, faults).read();
+}
+
+Node read_yaml(const SourcePtr& source, Diagnostics& faults) {
+  if (std::optional<Node> root = read_plain_yaml(source, faults)) return *std::move(root);
+  return read_any_yaml(source, faults);
 }
 
 }  // namespace shardfit::spec
