@@ -270,6 +270,7 @@ void write_imbalance(JsonWriter& json, const search::Imbalance& one) {
       json.text("words", one.fix->words);
       json.text("verdict", verdict_text(one.fix->verdict));
       json.number("needed_bytes", one.fix->needed);
+      json.number("held_bytes", one.fix->held);
       if (one.fix->step_seconds) {
         json.real("step_seconds", *one.fix->step_seconds);
       } else {

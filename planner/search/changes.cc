@@ -306,9 +306,12 @@ std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowe
 
 std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {
   std::vector<AssumptionEffect> effects;
-  // Two passes show what any number does: the later ones are like the second.
+  // Two passes show what any number does: the later ones are like the second. Interleaved stages
+  // take them in groups.
   const auto passes = [](TrainingJob job) {
-    job.accumulation = std::min<std::int64_t>(job.accumulation, 2);
+    const bool groups = job.megatron && job.megatron->virtual_stages > 1;
+    const std::int64_t few = groups ? job.megatron->pipeline : 2;
+    job.accumulation = std::min(job.accumulation, few);
     return job;
   };
   const run::AllocatorSettings& allocator = option.job.allocator;

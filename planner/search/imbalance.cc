@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/format.h"
+#include "search/imbalance_cause.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 
@@ -23,104 +24,6 @@ std::int64_t of(const Gpu& gpu, Category category) {
   return gpu.peak.allocated_by[static_cast<std::size_t>(category)];
 }
 
-/// Parameters below a module at the peak, with what belongs to them: the GPU holds gradients and
-/// states of all its parameters alike.
-std::int64_t held_for(const Gpu& gpu, const std::string& module) {
-  const Program& program = *gpu.program;
-  std::int64_t parameters = 0;
-  for (const run::LiveStorage& live : gpu.peak.live) {
-    const StorageInfo& storage = program.storages[live.storage];
-    if (storage.category != Category::parameter) continue;
-    const std::string& path = program.modules[storage.module];
-    if (path == module || path.starts_with(module + ".")) parameters += live.block_bytes;
-  }
-  const std::int64_t all = of(gpu, Category::parameter);
-  if (parameters == 0 || all == 0) return 0;
-  const std::int64_t with = of(gpu, Category::gradient) + of(gpu, Category::optimizer_state);
-  return parameters +
-         static_cast<std::int64_t>(static_cast<double>(with) * static_cast<double>(parameters) /
-                                   static_cast<double>(all));
-}
-
-struct Part {
-  std::int64_t bytes;
-  std::string text;
-};
-
-/// The largest first; those that are nothing left out.
-std::string join_parts(std::vector<Part> parts, std::size_t most) {
-  std::erase_if(parts, [](const Part& part) { return part.bytes <= 0; });
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.bytes > b.bytes; });
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < std::min(most, parts.size()); ++i) texts.push_back(parts[i].text);
-  return join(texts);
-}
-
-std::string more_of_categories(const Gpu& more, const Gpu& less) {
-  std::vector<Part> parts;
-  for (int c = 0; c < category_count; ++c) {
-    const auto category = static_cast<Category>(c);
-    const std::int64_t bytes = of(more, category) - of(less, category);
-    parts.push_back({bytes, std::string(category_name(category)) + " " + size(bytes)});
-  }
-  const std::string text = join_parts(std::move(parts), 2);
-  return text.empty() ? "" : "more of " + text;
-}
-
-std::int64_t in_flight(const Option& option, const Gpu& gpu) {
-  const program::MegatronJob& job = *option.job.job.megatron;
-  program::PipelineShape shape;
-  shape.schedule = job.virtual_stages > 1 ? program::PipelineSchedule::interleaved : job.schedule;
-  shape.stages = job.pipeline;
-  shape.stage = gpu.rank / (job.tensor * job.data);
-  shape.micro_batches = option.job.batch.accumulation;
-  shape.chunks = job.virtual_stages;
-  return program::passes_in_flight(shape);
-}
-
-/// Why a pipeline's stage holds more than another.
-std::string cause_in_pipeline(const Option& option, const Gpu& more, const Gpu& less) {
-  std::vector<Part> parts;
-  const std::int64_t passes = in_flight(option, more), others = in_flight(option, less);
-  const std::int64_t activations = of(more, Category::activation) - of(less, Category::activation);
-  if (passes > others) {
-    const spec::Schedule schedule =
-        option.spec->job.schedule ? option.spec->job.schedule->value : spec::Schedule::one_f_one_b;
-    parts.push_back({activations, "the schedule (" +
-                                      spec::schedule_names()[static_cast<std::size_t>(schedule)] +
-                                      ") holds " + std::to_string(passes) +
-                                      " passes in flight there, " + std::to_string(others) +
-                                      " here: " + size(activations) + " of activations"});
-  }
-  for (const auto& [module, name] :
-       {std::pair<const char*, const char*>{"embedding", "embedding"}, {"output_layer", "head"}}) {
-    const std::int64_t held = held_for(more, module) - held_for(less, module);
-    parts.push_back(
-        {held, "the " + std::string(name) + " with its gradients and states: " + size(held)});
-  }
-  const std::string text = join_parts(std::move(parts), 3);
-  return text.empty() ? more_of_categories(more, less) : text;
-}
-
-/// Ranks of ZeroRedundancyOptimizer get whole parameters.
-std::string cause_of_share(const Option& option, const Gpu& gpu, std::int64_t even_states) {
-  if (option.parallel != spec::Parallel::zero1 || option.job.job.megatron) return "";
-  std::int64_t largest = 0;
-  std::string name;
-  const Program& program = *gpu.program;
-  for (const run::LiveStorage& live : gpu.peak.live) {
-    const StorageInfo& storage = program.storages[live.storage];
-    if (storage.category != Category::parameter || live.block_bytes <= largest) continue;
-    largest = live.block_bytes;
-    name = program.modules[storage.module];
-  }
-  std::string text =
-      "ZeroRedundancyOptimizer deals out whole parameters, the largest first: " + name +
-      " alone has " + size(largest);
-  return even_states > 0 ? text + ", and its states go to one rank" : text;
-}
-
 void memory(const Option& option, double threshold, std::vector<Imbalance>& found) {
   const auto by_need = [](const Gpu& a, const Gpu& b) {
     return a.judgement.needed < b.judgement.needed;
@@ -134,8 +37,7 @@ void memory(const Option& option, double threshold, std::vector<Imbalance>& foun
   out.ratio = need(*most) / need(*least);
   out.what = "needs " + size(most->judgement.needed) + ", " + times(out.ratio) + " the " +
              size(least->judgement.needed) + " of " + gpu_name(*least);
-  out.cause = option.split.pipeline > 1 ? cause_in_pipeline(option, *most, *least)
-                                        : more_of_categories(*most, *least);
+  out.cause = cause_of_memory(option, *most, *least);
   const std::int64_t sum =
       std::accumulate(option.gpus.begin(), option.gpus.end(), std::int64_t{0},
                       [](std::int64_t all, const Gpu& one) { return all + one.judgement.needed; });
@@ -146,12 +48,33 @@ void memory(const Option& option, double threshold, std::vector<Imbalance>& foun
 /// A category of which one GPU holds much more than an even share, though its sum may hide it.
 constexpr std::int64_t worth_naming = 256 << 20;
 
+/// GPUs whose ranks have the same part of the model.
+bool same_part(const Option& option, std::size_t a, std::size_t b) {
+  if (a == b) return true;
+  return option.split.pipeline > 1 &&
+         stage_of(option, option.gpus[a]) == stage_of(option, option.gpus[b]);
+}
+
+/// What a GPU holds at any time; of the others only GPUs whose peaks are in one phase compare.
+bool is_kept(Category category) {
+  return category == Category::parameter || category == Category::gradient ||
+         category == Category::optimizer_state;
+}
+
+bool peak_together(const Option& option) {
+  const auto phase = [](const Gpu& gpu) { return gpu.phases[gpu.worst].name; };
+  return std::all_of(option.gpus.begin(), option.gpus.end(),
+                     [&](const Gpu& gpu) { return phase(gpu) == phase(option.gpus.front()); });
+}
+
 /// Those of one GPU are one imbalance; of the GPU whose need is named already, none.
 void shares(const Option& option, double threshold, std::vector<Imbalance>& found) {
   const auto count = static_cast<std::int64_t>(option.gpus.size());
   std::vector<Imbalance> of_gpu(option.gpus.size());
+  const bool together = peak_together(option);
   for (int c = 0; c < category_count; ++c) {
     const auto category = static_cast<Category>(c);
+    if (!is_kept(category) && !together) continue;
     std::int64_t sum = 0;
     std::size_t most = 0;
     for (std::size_t i = 0; i < option.gpus.size(); ++i) {
@@ -163,21 +86,25 @@ void shares(const Option& option, double threshold, std::vector<Imbalance>& foun
         static_cast<double>(held) / static_cast<double>(std::max<std::int64_t>(1, even));
     if (held - even < worth_naming || ratio < 1 + threshold) continue;
     Imbalance& out = of_gpu[most];
-    out.what += (out.what.empty() ? "holds " : ", ") + times(ratio) + " an even share of the " +
+    out.what += (out.what.empty() ? "holds " : ", ") + times(ratio) + " an even share of " +
                 category_name(category) + ", " + size(held) + " instead of " + size(even);
-    if (category == Category::optimizer_state) {
-      out.cause = cause_of_share(option, option.gpus[most], even);
-    }
+    out.categories.push_back(category);
     out.ratio = std::max(out.ratio, ratio);
     out.cost_bytes += held - even;
   }
-  const bool named = !found.empty();
+  const std::size_t named = found.empty() ? option.gpus.size() : found.front().gpu;
   for (std::size_t i = 0; i < of_gpu.size(); ++i) {
-    if (of_gpu[i].what.empty() || (named && found.front().gpu == i)) continue;
-    of_gpu[i].kind = Kind::share;
-    of_gpu[i].gpu = i;
-    of_gpu[i].against = i;
-    found.push_back(std::move(of_gpu[i]));
+    Imbalance& one = of_gpu[i];
+    if (one.categories.empty()) continue;
+    if (named < option.gpus.size() && same_part(option, named, i)) continue;
+    one.kind = Kind::share;
+    one.gpu = one.against = i;
+    for (std::size_t other = 0; other < option.gpus.size(); ++other) {
+      const auto held = [&](std::size_t gpu) { return held_of(option.gpus[gpu], one.categories); };
+      if (held(other) < held(one.against)) one.against = other;
+    }
+    one.cause = cause_of_memory(option, option.gpus[i], option.gpus[one.against]);
+    found.push_back(std::move(one));
   }
 }
 
@@ -194,12 +121,7 @@ void time(const Option& option, double threshold, std::vector<Imbalance>& found)
   out.what = "computes " + format_seconds(Seconds{*full}) + " of a step of " +
              format_seconds(Seconds{option.timing->step_seconds}) + ", " +
              gpu_name(option.gpus[out.against]) + " " + format_seconds(Seconds{*idle});
-  if (option.split.pipeline > 1) {
-    const Gpu& gpu = option.gpus[out.gpu];
-    if (held_for(gpu, "output_layer") > 0) {
-      out.cause = "the head and the loss beside the stage's layers";
-    }
-  }
+  out.cause = cause_of_time(option, option.gpus[out.gpu], option.gpus[out.against]);
   const double sum = std::accumulate(busy.begin(), busy.end(), 0.0);
   out.cost_seconds = *full - sum / static_cast<double>(busy.size());
   found.push_back(std::move(out));
@@ -242,7 +164,6 @@ void links(const Option& option, double threshold, std::vector<Imbalance>& found
   out.what = "reaches the host at " + format_rate(*slow) + ", " +
              gpu_name(option.gpus[out.against]) + " at " + format_rate(*fast);
   out.cause = "its slot is slower, and without peer access the exchange passes through the host";
-  out.cost_seconds = option.timing->exchange_seconds * (1 - slow->value() / fast->value());
   found.push_back(std::move(out));
 }
 
@@ -253,13 +174,20 @@ const char* kind_name(Kind kind) {
   return names[static_cast<int>(kind)];
 }
 
+std::int64_t held_of(const Gpu& gpu, const std::vector<Category>& categories) {
+  std::int64_t held = 0;
+  for (const Category category : categories) held += of(gpu, category);
+  return held;
+}
+
 std::vector<Imbalance> find_imbalances(const Option& option, double threshold) {
   std::vector<Imbalance> found;
   if (option.gpus.size() < 2) return found;
   memory(option, threshold, found);
   shares(option, threshold, found);
-  time(option, threshold, found);
   contexts(option, found);
+  if (option.verdict == Verdict::does_not_fit) return found;  // there is no step to shorten
+  time(option, threshold, found);
   links(option, threshold, found);
   return found;
 }
@@ -267,7 +195,7 @@ std::vector<Imbalance> find_imbalances(const Option& option, double threshold) {
 std::string imbalance_text(const Option& option, const Imbalance& one) {
   std::string text = "imbalance: " + gpu_name(option.gpus[one.gpu]) + " " + one.what;
   if (!one.cause.empty()) text += "; " + one.cause;
-  if (one.kind == Kind::time || one.kind == Kind::link) {
+  if (one.cost_seconds > 0) {
     text += "; it costs " + format_seconds(Seconds{one.cost_seconds}) + " a step";
   } else if (one.kind == Kind::memory) {
     text += "; it costs " + size(one.cost_bytes) + " above the mean of the GPUs";
@@ -275,9 +203,16 @@ std::string imbalance_text(const Option& option, const Imbalance& one) {
   if (!one.fix) return text;
   text += ". Fix, simulated anew: " + one.fix->words + ": " + verdict_text(one.fix->verdict) +
           ", needs " + size(one.fix->needed) + " at most";
+  if (one.fix->held > 0) {
+    text += ", where " + size(held_of(option.gpus[one.gpu], one.categories)) +
+            " of what is named become " + size(one.fix->held) + " at most";
+  }
   if (one.fix->step_seconds) {
-    text += ", a step takes " + format_seconds(Seconds{*one.fix->step_seconds}) + " instead of " +
-            format_seconds(Seconds{option.timing->step_seconds});
+    const std::string then = format_seconds(Seconds{*one.fix->step_seconds});
+    const std::string now =
+        option.timing ? format_seconds(Seconds{option.timing->step_seconds}) : "";
+    text += ", a step takes " + then;
+    text += now.empty() ? "" : now == then ? " as before" : " instead of " + now;
   }
   return text;
 }

@@ -11,6 +11,7 @@
 namespace shardfit::search {
 
 struct Option;
+struct Gpu;
 
 struct Imbalance {
   enum class Kind : std::uint8_t {
@@ -25,14 +26,18 @@ struct Imbalance {
   double ratio = 1;                  // of the two; of a share: to an even one
   std::string what;                  // "needs 58.5 GiB, 1.48 times what GPU 2 (stage 2) needs"
   std::string cause;                 // "" where none is known
+  std::vector<Category> categories;  // of a share
   std::int64_t cost_bytes = 0;       // above the mean of all GPUs
-  double cost_seconds = 0;           // likewise, of a step
+  /// Likewise, of a step; of a link: by which its step is longer than with equal ones, simulated
+  /// with the fix.
+  double cost_seconds = 0;
 
   /// The change that evens it out best at the least cost, the whole option simulated anew.
   struct Fix {
     std::string words;  // "stage-layers 6,9,9,8"
     Verdict verdict = Verdict::fits;
     std::int64_t needed = 0;  // of the GPU that needs most
+    std::int64_t held = 0;    // of a share: of the GPU that holds most of its categories, if known
     std::optional<double> step_seconds;
   };
   std::optional<Fix> fix;
@@ -43,6 +48,9 @@ const char* kind_name(Imbalance::Kind kind);
 
 /// From how much more on, as a share, one GPU's need or work is named an imbalance.
 inline constexpr double imbalance_threshold = 0.1;
+/// Bytes of these categories at a GPU's peak.
+std::int64_t held_of(const Gpu& gpu, const std::vector<Category>& categories);
+
 /// GPUs of one option that need or compute more than others, with the cause.
 std::vector<Imbalance> find_imbalances(const Option& option, double threshold);
 

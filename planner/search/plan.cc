@@ -351,7 +351,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
         const bool none = option.search && option.verdict == Verdict::does_not_fit;
         if (none) add_more_gpus(spec, lowerings, search, option.changes);
       }
-      if (settings.changes && option.verdict != Verdict::does_not_fit) find_fixes(option);
+      if (settings.changes) find_fixes(option);
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
         option.largest_micro_batch = find_largest_micro_batch(option, lowering);
       }

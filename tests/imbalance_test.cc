@@ -1,0 +1,127 @@
+// What is uneven between GPUs: its cause, its cost and the fix, each of a plan that was made for
+// it.
+
+#include <doctest/doctest.h>
+#include <rapidjson/document.h>
+
+#include <string>
+
+#include "support.h"
+#include "text_test.h"
+
+using namespace shardfit;
+using rapidjson::Value;
+
+namespace {
+
+rapidjson::Document plan_of(const std::string& arguments) {
+  rapidjson::Document plan;
+  const auto result = test::run_command("shardfit plan " + arguments + " --json");
+  CAPTURE(result.err);
+  plan.Parse(result.out.c_str());
+  REQUIRE(!plan.HasParseError());
+  REQUIRE(plan.HasMember("options"));
+  return plan;
+}
+
+/// An 8B in four stages.
+rapidjson::Document stages(const std::string& more, const std::string& on = "4xh200") {
+  return plan_of("--model llama-3-8b --framework megatron --pp 4 --on " + on + " " + more);
+}
+
+const Value* find(const rapidjson::Document& plan, const std::string& kind) {
+  for (const Value& one : plan["options"][0]["imbalances"].GetArray()) {
+    if (one["kind"] == kind.c_str()) return &one;
+  }
+  return nullptr;
+}
+
+std::string text(const Value& one, const char* key) { return one[key].GetString(); }
+
+bool has(const std::string& all, const std::string& part) {
+  return all.find(part) != std::string::npos;
+}
+
+std::int64_t most_needed(const rapidjson::Document& plan) {
+  std::int64_t most = 0;
+  for (const Value& gpu : plan["options"][0]["gpus"].GetArray()) {
+    most = std::max(most, gpu["needed_bytes"].GetInt64());
+  }
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("the last stage's share of parameters and states: the head is the cause, and a fix") {
+  const auto plan = stages("--accumulation 8");
+  const Value* share = find(plan, "share");
+  REQUIRE(share != nullptr);
+  CHECK((*share)["gpu"].GetInt() == 3);
+  CHECK(text(*share, "cause").starts_with("the head with its gradients and states"));
+  // Activations of a peak in another phase are not compared.
+  CHECK(!has(text(*share, "what"), "activations"));
+  REQUIRE((*share)["fix"].IsObject());
+  const Value& gpu = plan["options"][0]["gpus"][3]["categories"];
+  const std::int64_t held = gpu["parameters"].GetInt64() + gpu["gradients"].GetInt64() +
+                            gpu["optimizer_states"].GetInt64();
+  CHECK((*share)["fix"]["held_bytes"].GetInt64() < held);
+  CHECK((*share)["fix"]["needed_bytes"].GetInt64() <= most_needed(plan));
+}
+
+TEST_CASE("GPUs of one stage are named once, and each stage that is named has cause and fix") {
+  const auto plan = stages("--accumulation 8 --parallel tensor --tp 2", "8xh200");
+  const Value& imbalances = plan["options"][0]["imbalances"];
+  REQUIRE(imbalances.Size() >= 2);
+  for (const Value& one : imbalances.GetArray()) {
+    CAPTURE(text(one, "what"));
+    CHECK(text(one, "cause") != "");
+    CHECK(one["fix"].IsObject());
+    if (&one == &imbalances[0] || text(one, "kind") == "time") continue;
+    CHECK(one["gpu"].GetInt() / 2 != imbalances[0]["gpu"].GetInt() / 2);
+  }
+}
+
+TEST_CASE("stages of two chunks: the head is why the last one computes more, 1f1b evens it out") {
+  const auto plan = stages("--accumulation 32 --schedule interleaved-1f1b");
+  const Value* time = find(plan, "time");
+  REQUIRE(time != nullptr);
+  CHECK((*time)["gpu"].GetInt() == 3);
+  CHECK(has(text(*time, "cause"), "the head and the loss"));
+  REQUIRE((*time)["fix"].IsObject());
+  const std::string words = text((*time)["fix"], "words");
+  CAPTURE(words);
+  const std::string key = "schedule 1f1b, stage-layers ";
+  REQUIRE(words.starts_with(key));
+  const std::string layers = words.substr(key.size(), words.find(' ', key.size()) - key.size());
+  const auto fixed = stages("--accumulation 32 --stage-layers " + layers);
+  CHECK(fixed["options"][0]["step_seconds"] == (*time)["fix"]["step_seconds"]);
+  CHECK(fixed["options"][0]["step_seconds"].GetDouble() <
+        plan["options"][0]["step_seconds"].GetDouble());
+}
+
+TEST_CASE("gpipe: logits of all passes in flight are the cause, though the job does not fit") {
+  const auto plan = stages("--accumulation 32 --schedule gpipe");
+  REQUIRE(plan["options"][0]["verdict"] == "does not fit");
+  const Value* memory = find(plan, "memory");
+  REQUIRE(memory != nullptr);
+  CHECK((*memory)["gpu"].GetInt() == 3);
+  CHECK(text(*memory, "cause")
+            .starts_with(
+                "the schedule (gpipe) holds 32 passes in flight there, each with logits and loss"));
+  REQUIRE((*memory)["fix"].IsObject());
+  CHECK((*memory)["fix"]["verdict"] == "fits");
+  CHECK(find(plan, "time") == nullptr);  // there is no step to shorten
+}
+
+TEST_CASE("layers that were given unevenly are the cause, and a better cut the fix") {
+  const auto plan = stages("--accumulation 8 --stage-layers 4,6,16,6");
+  const Value* memory = find(plan, "memory");
+  REQUIRE(memory != nullptr);
+  CHECK((*memory)["gpu"].GetInt() == 2);
+  CHECK(text(*memory, "cause").starts_with("16 layers instead of 6, as stage-layers says"));
+  CHECK(text((*memory)["fix"], "words").starts_with("stage-layers "));
+  CHECK((*memory)["fix"]["needed_bytes"].GetInt64() < most_needed(plan));
+  const Value* time = find(plan, "time");
+  REQUIRE(time != nullptr);
+  CHECK(text(*time, "cause") == "16 layers instead of 4, as stage-layers says");
+}
