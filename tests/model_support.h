@@ -32,23 +32,55 @@ inline spec::ModelSpec model_named(const std::string& name) {
   return spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/" + name + ".json");
 }
 
-/// What the allocator sees, and the operators between.
+/// What the allocator sees, and the operators, exchanges and events between; storages and events by
+/// the order in which they come up.
 inline std::string sequence(const Program& program) {
   std::vector<std::size_t> order(program.storages.size());
-  std::size_t next = 0;
+  std::vector<std::size_t> events(program.events);
+  std::size_t next = 0, next_event = 0;
   std::string text;
+  const auto add = [&text](const char* word, std::size_t number) {
+    text += word + std::to_string(number);
+  };
   for (const Instruction& i : program.instructions) {
-    if (i.action == Action::allocate) {
-      order[i.id] = next++;
-      const StorageInfo& storage = program.storages[i.id];
-      text += "a" + std::to_string(storage.bytes) + category_name(storage.category);
-    } else if (i.action == Action::release) {
-      text += "f" + std::to_string(order[i.id]);
-    } else if (i.action == Action::phase) {
-      text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
-    } else if (i.action == Action::compute) {
-      text += program.computes[i.id].kind;
+    switch (i.action) {
+      case Action::allocate: {
+        order[i.id] = next++;
+        const StorageInfo& storage = program.storages[i.id];
+        text += "a" + std::to_string(storage.bytes) + category_name(storage.category);
+        break;
+      }
+      case Action::release:
+        add("f", order[i.id]);
+        break;
+      case Action::record_stream:
+        add("used", order[i.id]);
+        break;
+      case Action::phase:
+        text += program.phases[i.id].name + std::to_string(program.phases[i.id].step);
+        break;
+      case Action::compute:
+        text += program.computes[i.id].kind;
+        break;
+      case Action::collective: {
+        const Collective& c = program.collectives[i.id];
+        text += collective_name(c.kind) + std::to_string(c.bytes) + "/" + std::to_string(c.peer);
+        break;
+      }
+      case Action::record_event:
+        events[i.id] = ++next_event;  // may be recorded anew
+        add("e", events[i.id]);
+        break;
+      case Action::wait_event:
+        add("w", events[i.id]);
+        break;
+      case Action::host_wait:
+        add("h", events[i.id]);
+        break;
+      default:
+        break;
     }
+    if (i.stream != 0) add("@", i.stream);
     text += ' ';
   }
   return text;

@@ -11,6 +11,7 @@
 #include "model_support.h"
 #include "run/observe.h"
 #include "run/run.h"
+#include "validate/cases.h"
 
 using namespace shardfit;
 using test::sequence;
@@ -79,6 +80,105 @@ TEST_CASE("a copied micro-batch is what running it gives") {
     shorter += sequence(lowering.lower(row.job)).size() < run.size();
   }
   CHECK(shorter == 25);  // copies were found in all of them
+}
+
+namespace {
+
+/// Passes as a stage in mid-pipeline writes them: what one allocates the pass after next frees, an
+/// event of one is awaited by the next, and a report stays.
+class InFlight {
+ public:
+  void pass() {
+    const std::uint32_t report = allocate(4), held = allocate(512);
+    program.instructions.push_back({Action::record_event, 1, program.events++});
+    if (program.events > 1) {
+      program.instructions.push_back({Action::wait_event, 0, program.events - 2});
+    }
+    held_.push_back(held);
+    reports_.push_back(report);
+    if (held_.size() > 2) {
+      release(held_.front());
+      held_.erase(held_.begin());
+    }
+  }
+  void end() {
+    for (const std::uint32_t id : held_) release(id);
+    for (const std::uint32_t id : reports_) release(id);
+  }
+  Program program;
+
+ private:
+  std::uint32_t allocate(std::int64_t bytes) {
+    const auto id = static_cast<std::uint32_t>(program.storages.size());
+    program.storages.push_back({bytes});
+    program.instructions.push_back({Action::allocate, 0, id});
+    return id;
+  }
+  void release(std::uint32_t id) { program.instructions.push_back({Action::release, 0, id}); }
+  std::vector<std::uint32_t> held_, reports_;
+};
+
+}  // namespace
+
+TEST_CASE("passes in flight: names of storages and events move on, what stays is freed of all") {
+  constexpr std::int64_t passes = 12;
+  InFlight every;
+  for (std::int64_t i = 0; i < passes; ++i) every.pass();
+  every.end();
+  for (const bool may_stay : {true, false}) {
+    InFlight some;
+    program::PassCopier copier(some.program, program::EqualPasses::copy, may_stay);
+    std::int64_t copied = 0;
+    for (std::int64_t i = 0; i < passes; ++i) {
+      copier.begin();
+      some.pass();
+      const std::int64_t more = copier.end(passes - 1 - i);
+      copied += more;
+      i += more;
+    }
+    some.end();
+    copier.rename();
+    CHECK(copied == (may_stay ? 6 : 0));  // five until they are known to be alike; the last is run
+    CHECK(sequence(some.program) == sequence(every.program));
+  }
+}
+
+/// Cases of every strategy, with few layers and many micro-batches.
+TEST_CASE("copied micro-batches of strategies and pipelines are what running them gives") {
+  int compared = 0, stages = 0;
+  for (const char* file : {"plain", "zero", "megatron", "torchtitan"}) {
+    const std::string data =
+        std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/" + file + ".yaml";
+    for (validate::Case& c : validate::read_cases(data)) {
+      program::TrainingJob& job = c.job;
+      const bool shared =
+          job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed || job.megatron || job.zero_redundancy;
+      if (!c.skipped.empty() || !shared) continue;
+      CAPTURE(c.id);
+      spec::ModelSpec model = spec::read_model(c.model_path);
+      for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+      std::int64_t layers = 2;
+      if (job.megatron) {
+        layers = 2 * job.megatron->pipeline * job.megatron->virtual_stages;
+        job.megatron->stage_layers.clear();
+        stages += job.megatron->pipeline > 1;
+      }
+      test::set_number(model, "num_hidden_layers", layers);
+      job.accumulation = job.megatron ? 4 * job.megatron->pipeline : 9;
+      job.steps = 3;
+      job.record_computes = true;
+      const program::Lowering lowering(std::move(model), job.framework);
+      job.equal_passes = program::EqualPasses::run;
+      job.repeat_steps = false;
+      const std::string run = sequence(lowering.lower(job));
+      job.equal_passes = program::EqualPasses::copy;
+      job.repeat_steps = true;
+      CHECK(sequence(lowering.lower(job)) == run);
+      ++compared;
+    }
+  }
+  CHECK(compared > 120);
+  CHECK(stages > 15);
 }
 
 TEST_CASE("leaving equal micro-batches out changes no peak, the least capacity by a page at most") {

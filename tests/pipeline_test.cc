@@ -77,8 +77,10 @@ std::vector<Program> programs_of(PipelineSchedule schedule, std::int64_t stages,
     }
     settings.exchanged = Shape{1};
     UniformStage uniform(runtime, chunks);
+    program::PassCopier copier(runtime.program, program::EqualPasses::copy, true);
     for (int step = 1; step <= 2; ++step) {
-      program::run_pipeline_step(runtime, settings, uniform);
+      program::run_pipeline_step(runtime, settings, uniform, copier);
+      copier.rename();
       runtime.mark("step", step, false);
     }
     programs.push_back(std::move(runtime.program));

@@ -247,4 +247,28 @@ std::int64_t Lowering::parameter_count() const {
   return count;
 }
 
+TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
+  const auto refuse = [&](const char* what) {
+    throw InputError(model.where,
+                     std::string(what) + " has no place in the program of Megatron-core");
+  };
+  if (job.lora) refuse("an adapter");
+  if (job.ddp || job.fsdp1 || job.fsdp2) refuse("a wrapper of torch.distributed");
+  if (job.zero_redundancy) refuse("an optimizer of torch.distributed");
+  if (job.deepspeed) refuse("an engine of DeepSpeed");
+  if (job.offload != TrainingJob::Offload::none) refuse("offload of activations");
+  if (job.autocast) job.parameters = *job.autocast;
+  job.autocast.reset();
+  if (!job.megatron) job.megatron = MegatronJob{};
+  if (job.recompute == Recompute::full) {
+    job.megatron->recompute = MegatronJob::Recompute::full;
+  } else if (job.recompute == Recompute::first_blocks) {  // recompute_method block, of each stage
+    job.megatron->recompute = MegatronJob::Recompute::full_block;
+    job.megatron->recompute_layers = job.recompute_blocks;
+  } else if (job.recompute != Recompute::none) {
+    refuse("recompute by operator");
+  }
+  return job;
+}
+
 }  // namespace shardfit::program

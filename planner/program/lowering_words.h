@@ -32,4 +32,9 @@ void blame_overflow(const OverflowError& error, const spec::ModelSpec& model);
 [[noreturn]] void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
                           const spec::ModelSpec& model);
 
+/// A job in Megatron's terms: half precision is the model's own, fp32 is the optimizer's; full
+/// recompute is of every layer, or of the first ones of each stage. Throws InputError for what
+/// Megatron's program has no place for.
+TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model);
+
 }  // namespace shardfit::program

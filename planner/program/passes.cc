@@ -1,5 +1,6 @@
 #include "program/passes.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace shardfit::program {
@@ -9,7 +10,9 @@ using model::Machine;
 using model::Value;
 
 /// Fewer passes are not worth a comparison: two are compared, and the last is always run.
-constexpr std::size_t least_passes = 5;
+constexpr std::int64_t least_passes = 5;
+/// Passes whose storages the last one may still free: those in flight in a pipeline's stage.
+constexpr std::size_t most_remembered = 256;
 /// Copies that are kept where equal passes are left out, and one more where their number is odd: by
 /// then the allocator's caches have settled, often into two states that take turns, as what a pass
 /// leaves lies where the pass after next puts it (tests/passes_test.cc).
@@ -26,11 +29,21 @@ bool alike(const Compute& a, const Compute& b) {
          a.n == b.n && a.k == b.k && a.groups == b.groups;
 }
 
+bool alike(const Collective& a, const Collective& b) {
+  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.group == b.group &&
+         a.peer == b.peer && a.module == b.module && a.backward == b.backward;
+}
+
 bool on_storage(Action action) {
   return action == Action::allocate || action == Action::release || action == Action::record_stream;
 }
 
-/// Instructions that name neither a storage nor an operator.
+bool on_event(Action action) {
+  return action == Action::record_event || action == Action::wait_event ||
+         action == Action::host_wait;
+}
+
+/// Instructions that name neither a storage nor an event.
 bool alike_otherwise(const Program& program, const Instruction& a, const Instruction& b) {
   switch (a.action) {
     case Action::phase:
@@ -38,165 +51,243 @@ bool alike_otherwise(const Program& program, const Instruction& a, const Instruc
              program.phases[a.id].live == program.phases[b.id].live;
     case Action::compute:
       return alike(program.computes[a.id], program.computes[b.id]);
-    case Action::empty_cache:
-      return true;
+    case Action::collective:
+      return alike(program.collectives[a.id], program.collectives[b.id]);
     default:
-      return false;  // exchanges and events belong to strategies, whose passes are all run
+      return a.action == Action::empty_cache;
   }
 }
 
 }  // namespace
 
-PassLoop::PassLoop(const model::CompiledClass& loop, std::int64_t passes, EqualPasses equal)
-    : passes_(static_cast<std::size_t>(passes)), equal_(equal) {
+PassCopier::PassCopier(Program& program, EqualPasses equal, bool may_stay)
+    : program_(program), equal_(equal), may_stay_(may_stay) {}
+
+void PassCopier::forget() {
+  rename();
+  passes_.clear();
+  marked_.clear();
+}
+
+PassCopier::Range PassCopier::here() const {
+  Range range;
+  range.first_instruction = range.end_instruction = program_.instructions.size();
+  range.first_storage = range.end_storage = static_cast<std::uint32_t>(program_.storages.size());
+  range.first_event = range.end_event = program_.events;
+  return range;
+}
+
+void PassCopier::begin() {
+  rename();
+  passes_.push_back(here());
+  older_.resize(program_.storages.size());
+  for (std::size_t i = 0; i < older_.size(); ++i) older_[i] = program_.storages[i].category;
+}
+
+std::int64_t PassCopier::end(std::int64_t left) {
+  rename();
+  const Range end = here();
+  Range& pass = passes_.back();
+  pass.end_instruction = end.end_instruction;
+  pass.end_storage = end.end_storage;
+  pass.end_event = end.end_event;
+  marked_before_ = std::move(marked_);
+  marked_ = changed();
+  const std::size_t count = passes_.size();
+  if (count > 1 && !(pass.follows(passes_[count - 2]) && pass.same_size(passes_[count - 2]))) {
+    passes_.erase(passes_.begin(), passes_.end() - 1);
+  } else if (count > most_remembered) {
+    passes_.erase(passes_.begin());
+  }
+  std::vector<char> stays;
+  if (equal_ == EqualPasses::run || left < 2 || !repeats(stays)) return 0;
+  std::int64_t copies = left - 1;
+  recategorize(copies);
+  if (equal_ == EqualPasses::leave && copies > copies_kept) copies = copies_kept + copies % 2;
+  append_copies(static_cast<std::uint32_t>(copies));
+  replaced_.back().stays = std::move(stays);
+  passes_.clear();
+  return left - 1;
+}
+
+std::vector<std::uint32_t> PassCopier::changed() const {
+  std::vector<std::uint32_t> ids;
+  for (std::size_t i = 0; i < older_.size(); ++i) {
+    if (older_[i] != program_.storages[i].category) ids.push_back(static_cast<std::uint32_t>(i));
+  }
+  return ids;
+}
+
+void PassCopier::recategorize(std::int64_t copies) {
+  if (marked_before_.size() != marked_.size()) return;
+  for (std::size_t i = 0; i < marked_.size(); ++i) {
+    // From one micro-batch's tensor to the next.
+    const std::uint32_t stride = marked_[i] - marked_before_[i];
+    std::uint32_t id = marked_[i];
+    for (std::int64_t copy = 0; copy < copies; ++copy) {
+      id += stride;
+      if (stride == 0 || id >= program_.storages.size()) break;
+      program_.storages[id].category = program_.storages[marked_[i]].category;
+    }
+  }
+}
+
+bool PassCopier::same_names(const Instruction& before, const Instruction& last) const {
+  const Range& first = passes_.front();
+  const Range& pass = passes_.back();
+  if (on_storage(last.action)) {
+    if (last.id >= first.first_storage) return before.id + pass.storages() == last.id;
+    return last.action == Action::record_stream && before.id == last.id;  // of what stays
+  }
+  if (last.id >= first.first_event) return before.id + pass.events() == last.id;
+  return before.id == last.id;
+}
+
+bool PassCopier::repeats(std::vector<char>& stays) const {
+  if (passes_.size() < 2) return false;
+  const Range& a = passes_[passes_.size() - 2];
+  const Range& b = passes_.back();
+  for (std::uint32_t s = 0; s < b.storages(); ++s) {
+    if (!alike(program_.storages[a.first_storage + s], program_.storages[b.first_storage + s])) {
+      return false;
+    }
+  }
+  const std::uint32_t floor = passes_.front().first_storage;
+  stays.assign(b.storages(), 1);
+  for (std::size_t i = 0; i < b.length(); ++i) {
+    const Instruction& x = program_.instructions[a.first_instruction + i];
+    const Instruction& y = program_.instructions[b.first_instruction + i];
+    if (x.action != y.action || x.stream != y.stream) return false;
+    if (on_storage(y.action) || on_event(y.action)) {
+      if (!same_names(x, y)) return false;
+      if (y.action == Action::release) stays[(y.id - floor) % b.storages()] = 0;
+    } else if (!alike_otherwise(program_, x, y)) {
+      return false;
+    }
+  }
+  return may_stay_ || std::find(stays.begin(), stays.end(), 1) == stays.end();
+}
+
+void PassCopier::append_copies(std::uint32_t copies) {
+  const Range pass = passes_.back();
+  const Range& first = passes_.front();
+  Program& p = program_;
+  p.instructions.reserve(p.instructions.size() + pass.length() * copies);
+  p.storages.reserve(p.storages.size() + std::size_t{pass.storages()} * copies);
+  for (std::uint32_t copy = 1; copy <= copies; ++copy) {
+    for (std::uint32_t s = 0; s < pass.storages(); ++s) {
+      const StorageInfo same = p.storages[pass.first_storage + s];
+      p.storages.push_back(same);
+    }
+    for (std::size_t i = pass.first_instruction; i < pass.end_instruction; ++i) {
+      Instruction again = p.instructions[i];
+      if (on_storage(again.action)) {
+        if (again.id >= first.first_storage) again.id += copy * pass.storages();
+      } else if (on_event(again.action)) {
+        if (again.id >= first.first_event) again.id += copy * pass.events();
+      } else if (again.action == Action::phase) {
+        const PhaseMark mark = p.phases[again.id];
+        again.id = static_cast<std::uint32_t>(p.phases.size());
+        p.phases.push_back(mark);
+      }
+      p.instructions.push_back(again);
+    }
+  }
+  p.events += copies * pass.events();
+  Replaced replaced;
+  replaced.first_storage = first.first_storage;
+  replaced.end_storage = pass.end_storage;
+  replaced.storages = pass.storages();
+  replaced.first_event = first.first_event;
+  replaced.end_event = pass.end_event;
+  replaced.event_shift = copies * pass.events();
+  replaced.last_pass = pass.first_storage;
+  replaced.copies = copies;
+  replaced_.push_back(std::move(replaced));
+  renamed_to_ = p.instructions.size();
+}
+
+void PassCopier::rename() {
+  std::vector<Instruction>& all = program_.instructions;
+  if (replaced_.empty()) {
+    renamed_to_ = all.size();
+    return;
+  }
+  for (; renamed_to_ < all.size(); ++renamed_to_) {
+    Instruction& instruction = all[renamed_to_];
+    const bool storage = on_storage(instruction.action);
+    if (!storage && !on_event(instruction.action)) continue;
+    for (const Replaced& r : replaced_) {
+      const std::uint32_t id = instruction.id;
+      if (!storage) {
+        if (id < r.first_event || id >= r.end_event) continue;
+        instruction.id += r.event_shift;
+      } else {
+        if (id < r.first_storage || id >= r.end_storage) continue;
+        if (!r.keeps(id)) {
+          instruction.id += r.copies * r.storages;
+        } else if (instruction.action == Action::release && id >= r.last_pass) {
+          // What each pass leaves lies in one list, which goes in its order.
+          Instruction of_copy = instruction;
+          std::vector<Instruction> freed(r.copies);
+          for (Instruction& one : freed) {
+            of_copy.id += r.storages;
+            one = of_copy;
+          }
+          all.insert(all.begin() + static_cast<std::ptrdiff_t>(renamed_to_) + 1, freed.begin(),
+                     freed.end());
+          renamed_to_ += freed.size();
+        }
+      }
+      break;
+    }
+  }
+}
+
+PassLoop::PassLoop(const model::CompiledClass& loop, Program& program, std::int64_t passes,
+                   EqualPasses equal, std::function<void(std::int64_t)> left_out)
+    : passes_(static_cast<std::size_t>(passes)),
+      compares_(equal != EqualPasses::run && passes >= least_passes),
+      left_out_(std::move(left_out)),
+      copier_(program, equal) {
   for (const model::Step& step : loop.forward) statements_.push_back({step});
 }
 
 void PassLoop::run_step(Machine& machine, Value* locals) {
-  Program& program = machine.runtime.program;
   for (const std::vector<model::Step>& statement : statements_) {
     const model::Step& step = statement.front();
     if (step.kind == spec::StatementKind::loop) {
       run_passes(step, machine, locals);
       continue;
     }
-    const std::size_t from = program.instructions.size();
     Value result;
     const bool returned = machine.run(statement, nullptr, locals, result);
-    rename(program, from);
+    copier_.rename();
     if (returned) return;
   }
 }
 
 void PassLoop::run_passes(const model::Step& loop, Machine& machine, Value* locals) {
-  Program& program = machine.runtime.program;
   const Value over = machine.evaluate(loop.value, nullptr, locals);
   if (over.kind != model::ValueKind::list) {
     throw model::ModelError(loop.value.source ? loop.value.source->where : Location{}, "",
                             "'for' needs a list");
   }
   const std::size_t count = over.list->size();
-  const bool compare = equal_ != EqualPasses::run && count == passes_ && count >= least_passes;
-  Range before, pass;
-  std::vector<std::uint32_t> marked_before, marked;
+  const bool compare = compares_ && count == passes_;
+  copier_.forget();
   for (std::size_t i = 0; i < count; ++i) {
-    before = pass;
-    pass.first_instruction = program.instructions.size();
-    pass.first_storage = program.storages.size();
+    if (compare) copier_.begin();
     locals[loop.slots[0]] = (*over.list)[i];
-    const std::vector<StorageInfo> older = compare ? program.storages : std::vector<StorageInfo>();
     Value result;
     machine.run(loop.body, nullptr, locals, result);
-    marked_before = std::move(marked);
-    marked = changed(program, older);
-    rename(program, pass.first_instruction);
-    pass.end_instruction = program.instructions.size();
-    pass.end_storage = program.storages.size();
-    const std::size_t left = count - 1 - i;
-    if (!compare || i < 2 || left < 2 || !repeats(program, before, pass)) continue;
-    auto copies = static_cast<std::int64_t>(left - 1);
-    recategorize(program, marked_before, marked, copies);
-    if (equal_ == EqualPasses::leave && copies > copies_kept) copies = copies_kept + copies % 2;
-    append_copies(program, pass, copies);
-    i = count - 2;  // the last pass is run
+    if (!compare) continue;
+    const std::int64_t copied = copier_.end(static_cast<std::int64_t>(count - 1 - i));
+    if (copied == 0) continue;
+    left_out_(copied);
+    i += static_cast<std::size_t>(copied);
   }
-}
-
-std::vector<std::uint32_t> PassLoop::changed(const Program& program,
-                                             const std::vector<StorageInfo>& before) {
-  std::vector<std::uint32_t> ids;
-  for (std::size_t i = 0; i < before.size(); ++i) {
-    if (before[i].category != program.storages[i].category) {
-      ids.push_back(static_cast<std::uint32_t>(i));
-    }
-  }
-  return ids;
-}
-
-void PassLoop::recategorize(Program& program, const std::vector<std::uint32_t>& before,
-                            const std::vector<std::uint32_t>& last, std::int64_t copies) {
-  if (before.size() != last.size()) return;
-  for (std::size_t i = 0; i < last.size(); ++i) {
-    const std::uint32_t stride = last[i] - before[i];  // from one micro-batch's tensor to the next
-    std::uint32_t id = last[i];
-    for (std::int64_t copy = 0; copy < copies; ++copy) {
-      id += stride;
-      if (stride == 0 || id >= program.storages.size()) break;
-      program.storages[id].category = program.storages[last[i]].category;
-    }
-  }
-}
-
-bool PassLoop::repeats(const Program& program, const Range& a, const Range& b) {
-  const std::size_t length = b.end_instruction - b.first_instruction;
-  if (a.end_instruction - a.first_instruction != length || a.storages() != b.storages()) {
-    return false;
-  }
-  for (std::size_t s = 0; s < b.storages(); ++s) {
-    if (!alike(program.storages[a.first_storage + s], program.storages[b.first_storage + s])) {
-      return false;
-    }
-  }
-  std::size_t made_a = 0, freed_a = 0, freed_of_a = 0;
-  for (std::size_t i = 0; i < length; ++i) {
-    const Instruction& x = program.instructions[a.first_instruction + i];
-    const Instruction& y = program.instructions[b.first_instruction + i];
-    if (x.action != y.action || x.stream != y.stream) return false;
-    if (!on_storage(x.action)) {
-      if (!alike_otherwise(program, x, y)) return false;
-      continue;
-    }
-    // What `a` names at a place, `b` names one pass later.
-    if (y.id < a.first_storage || x.id + b.storages() != y.id) return false;
-    if (x.action == Action::allocate) ++made_a;
-    if (y.action == Action::release && y.id < b.first_storage) ++freed_of_a;
-    if (x.action == Action::release && x.id >= a.first_storage) ++freed_a;
-  }
-  return made_a == freed_a + freed_of_a;
-}
-
-void PassLoop::append_copies(Program& program, const Range& pass, std::int64_t copies) {
-  const std::size_t length = pass.end_instruction - pass.first_instruction;
-  const std::size_t storages = pass.storages();
-  const auto times = static_cast<std::size_t>(copies);
-  program.instructions.reserve(program.instructions.size() + length * times);
-  program.storages.reserve(program.storages.size() + storages * times);
-  for (std::size_t copy = 1; copy <= times; ++copy) {
-    for (std::size_t s = 0; s < storages; ++s) {
-      const StorageInfo same = program.storages[pass.first_storage + s];
-      program.storages.push_back(same);
-    }
-    for (std::size_t i = pass.first_instruction; i < pass.end_instruction; ++i) {
-      Instruction again = program.instructions[i];
-      if (on_storage(again.action)) {
-        again.id += static_cast<std::uint32_t>(copy * storages);
-      } else if (again.action == Action::phase) {
-        const PhaseMark mark = program.phases[again.id];
-        again.id = static_cast<std::uint32_t>(program.phases.size());
-        program.phases.push_back(mark);
-      }
-      program.instructions.push_back(again);
-    }
-  }
-  replaced_.push_back({static_cast<std::uint32_t>(pass.first_storage),
-                       static_cast<std::uint32_t>(pass.end_storage),
-                       static_cast<std::uint32_t>(times * storages)});
-}
-
-/// The runtime still frees what the pass left that was copied; in the program its last copy left
-/// it.
-void PassLoop::rename(Program& program, std::size_t from) const {
-  if (replaced_.empty()) return;
-  for (std::size_t i = from; i < program.instructions.size(); ++i) {
-    Instruction& instruction = program.instructions[i];
-    if (!on_storage(instruction.action)) continue;
-    for (const Replaced& r : replaced_) {
-      if (instruction.id >= r.first && instruction.id < r.end) {
-        instruction.id += r.shift;
-        break;
-      }
-    }
-  }
+  copier_.rename();
 }
 
 }  // namespace shardfit::program

@@ -58,6 +58,8 @@ class Strategy {
   virtual void after_backward() {}
   /// The call that ran the backward pass has returned.
   virtual void backward_returned() {}
+  /// So many micro-batches, which do what the one before did, are not run.
+  virtual void left_out(std::int64_t /*passes*/) {}
   /// What it does where the wrapped model is a stage of a pipeline; null: nothing.
   virtual StageSharding* of_stage() { return nullptr; }
   /// The wrapper updates the parameters by itself; false: the loop's optimizer does.

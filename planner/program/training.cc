@@ -116,6 +116,12 @@ class Trainer : public model::Host {
     if (strategy_ && accumulates_unsynchronized()) strategy_->enter_no_sync();
   }
 
+  /// So many micro-batches were copied: what counts them goes on.
+  void left_out(std::int64_t passes) {
+    forwards_ += passes;
+    if (strategy_) strategy_->left_out(passes);
+  }
+
   Value run(const std::string& name, Value* arguments) override {
     Value split;
     if (split_ && split_->run(name, arguments, split)) return split;
@@ -301,33 +307,6 @@ void throw_if_any(const std::vector<DegreeFault>& faults, const spec::ModelSpec&
   list.throw_if_any();
 }
 
-/// A job in Megatron's terms: half precision is the model's own, fp32 is the optimizer's; full
-/// recompute is of every layer, or of the first ones of each stage. Throws InputError for what
-/// Megatron's program has no place for.
-TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
-  const auto refuse = [&](const char* what) {
-    throw InputError(model.where,
-                     std::string(what) + " has no place in the program of Megatron-core");
-  };
-  if (job.lora) refuse("an adapter");
-  if (job.ddp || job.fsdp1 || job.fsdp2) refuse("a wrapper of torch.distributed");
-  if (job.zero_redundancy) refuse("an optimizer of torch.distributed");
-  if (job.deepspeed) refuse("an engine of DeepSpeed");
-  if (job.offload != TrainingJob::Offload::none) refuse("offload of activations");
-  if (job.autocast) job.parameters = *job.autocast;
-  job.autocast.reset();
-  if (!job.megatron) job.megatron = MegatronJob{};
-  if (job.recompute == Recompute::full) {
-    job.megatron->recompute = MegatronJob::Recompute::full;
-  } else if (job.recompute == Recompute::first_blocks) {  // recompute_method block, of each stage
-    job.megatron->recompute = MegatronJob::Recompute::full_block;
-    job.megatron->recompute_layers = job.recompute_blocks;
-  } else if (job.recompute != Recompute::none) {
-    refuse("recompute by operator");
-  }
-  return job;
-}
-
 /// What a framework's program makes before training, if it has a function for that; it lives to the
 /// end.
 Value run_start(const Library& library, const std::string& program, Machine& machine) {
@@ -464,10 +443,10 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     int first_alike = job.fsdp1 ? 4 : job.fsdp2 ? 3 : 2;
     if (job.ddp) first_alike = job.ddp->static_graph ? 4 : 3;
     StepRange range, range_end;
-    const bool watched =
-        job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed;  // a strategy sees every pass
-    PassLoop passes(loop, job.accumulation,
-                    watched || job.metric_batches > 0 ? EqualPasses::run : job.equal_passes);
+    const bool pipelined = job.titan && job.titan->pipeline > 1;  // a pass is the whole schedule
+    PassLoop passes(loop, runtime.program, job.accumulation,
+                    pipelined || job.metric_batches > 0 ? EqualPasses::run : job.equal_passes,
+                    [&](std::int64_t count) { trainer.left_out(count); });
     for (int step = 1; step <= job.steps; ++step) {
       if (step >= first_alike && job.repeat_steps && !job.deepspeed && job.metric_batches == 0 &&
           repeat_step(runtime.program, range, step)) {

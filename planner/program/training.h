@@ -106,7 +106,7 @@ struct TrainingJob {
   std::int64_t metric_batches = 0;
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
-  EqualPasses equal_passes = EqualPasses::copy;  // where no strategy watches the passes
+  EqualPasses equal_passes = EqualPasses::copy;  // but in torchtitan's pipelines
 };
 
 /// A model read once and lowered as often as wanted.

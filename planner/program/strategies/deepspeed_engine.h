@@ -14,6 +14,7 @@ class DeepSpeedEngine : public Strategy {
   explicit DeepSpeedEngine(const DeepSpeedParts& parts);
 
   void before_forward(bool) override { ++passes_; }
+  void left_out(std::int64_t passes) override { passes_ += passes; }
   /// Hooks on the outputs divide their gradients by the micro-batches of a step where the program
   /// calls loss.backward() itself; in 0.18 always (engine.py, _backward_prologue_per_tensor).
   void after_forward(bool, model::Value& result) override {

@@ -120,7 +120,6 @@ class ZeroStage12 : public DeepSpeedEngine {
   /// setup_buckets: whole at the first gradient, two of them where the exchange overlaps.
   void set_up_buckets() {
     if (ready_) return;
-    ++micro_step_;
     if (contiguous_) {
       buffers_[0].reset();
       buffers_[1].reset();
@@ -394,7 +393,6 @@ class ZeroStage12 : public DeepSpeedEngine {
   // ---- step
 
   void update() override {
-    micro_step_ = -1;
     exchange(CollectiveKind::all_reduce, DType::u8, 1);  // overflow
     Tensor norm;
     if (job_.offload_optimizer) {
@@ -468,7 +466,7 @@ class ZeroStage12 : public DeepSpeedEngine {
 
   bool ready_ = false, oversized_ = false;
   int index_ = 0;
-  std::int64_t micro_step_ = -1, elements_ = 0;
+  std::int64_t elements_ = 0;
   Tensor buffers_[2];
   std::vector<std::size_t> bucket_, previous_;
   std::vector<Tensor> held_;  // gradients of the bucket

@@ -84,8 +84,6 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
 
   void before_forward(bool synchronize) override {
     DeepSpeedEngine::before_forward(synchronize);
-    if (reduced_) ++micro_step_;
-    reduced_ = false;
     coordinator_->reset_step();
   }
 
@@ -138,7 +136,6 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
       const std::uint32_t done = runtime_.make_event();
       runtime_.record_event(done, reduce_stream_);
       runtime_.host_wait(done);
-      reduced_ = true;
     }
     coordinator_->release_leftovers();
   }
@@ -395,8 +392,6 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
   // ---- step
 
   void update() override {
-    micro_step_ = 0;
-    reduced_ = false;
     coordinator_->release_all();
     if (dtype_ == DType::f16 && gradients_) check_overflow();
     Tensor norm;
@@ -468,8 +463,7 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
   Tensor flat_, gradients_, bucket_buffer_, overflow_;
   std::uint8_t reduce_stream_ = 0;
   std::vector<ShardedParameter*> bucket_;
-  std::int64_t elements_ = 0, micro_step_ = 0;
-  bool reduced_ = false;
+  std::int64_t elements_ = 0;
   std::vector<Tensor> norms_;
 };
 

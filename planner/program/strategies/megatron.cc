@@ -63,13 +63,14 @@ struct Chunk {
 
 class MegatronRun : public model::Host, public StageProgram {
  public:
-  MegatronRun(const TrainingJob& job, Machine& machine)
+  MegatronRun(const TrainingJob& job, Machine& machine, PassCopier& copier)
       : job_(job),
         megatron_(job_of(job)),
         machine_(machine),
         runtime_(machine.runtime),
         parallel_(runtime_, tensor_ranks(), megatron_.tensor_rank(), megatron_.sequence_parallel),
-        checkpointing_(machine, megatron_) {
+        checkpointing_(machine, megatron_),
+        copier_(copier) {
     runtime_.program.rank = static_cast<std::int32_t>(megatron_.rank);
     machine_.host = this;
   }
@@ -180,6 +181,7 @@ class MegatronRun : public model::Host, public StageProgram {
   Runtime& runtime_;
   TensorParallel parallel_;
   MegatronCheckpointing checkpointing_;
+  PassCopier& copier_;
   std::deque<Chunk> chunks_;
   Chunk* current_ = nullptr;
   std::unique_ptr<MegatronOptimizer> optimizer_;
@@ -298,7 +300,7 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
         parallel_.sequence() ? job_.sequence / megatron_.tensor : job_.sequence;
     settings.exchanged = Shape{rows, job_.micro_batch, number("hidden_size")};
     settings.dtype = job_.parameters;
-    return Value::of_list(run_pipeline_step(runtime_, settings, *this));
+    return Value::of_list(run_pipeline_step(runtime_, settings, *this, copier_));
   } else if (name == "optimizer_step") {
     optimizer_->step();
     if (megatron_.distributed_optimizer) {
@@ -459,28 +461,37 @@ std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Glo
 
 void run_megatron(const TrainingJob& job, Machine& machine, const model::CompiledClass& root,
                   const model::CompiledClass& loop) {
-  Runtime& runtime = machine.runtime;
-  MegatronRun run(job, machine);
-  run.build(root);
-  run.wrap();
-  runtime.program.instructions.push_back({Action::empty_cache, 0, 0});
-  runtime.mark("loaded", 0, true);
-  ValueList locals(static_cast<std::size_t>(loop.slots));
+  Program& program = machine.runtime.program;
+  PassCopier copier(
+      program, job.equal_passes == EqualPasses::run ? EqualPasses::run : EqualPasses::copy, true);
   StepRange range, end;
-  for (int step = 1; step <= job.steps; ++step) {
-    // The first step makes what stays (tables, buffers that grow); later ones are alike.
-    if (step > 2 && job.repeat_steps && repeat_step(runtime.program, range, step)) {
-      range = {end.first_instruction, end.first_storage};
-      end = {runtime.program.instructions.size(), runtime.program.storages.size()};
-      continue;
+  const auto here = [&] { return StepRange{program.instructions.size(), program.storages.size()}; };
+  {
+    MegatronRun run(job, machine, copier);
+    run.build(root);
+    run.wrap();
+    program.instructions.push_back({Action::empty_cache, 0, 0});
+    machine.runtime.mark("loaded", 0, true);
+    end = here();
+    ValueList locals(static_cast<std::size_t>(loop.slots));
+    for (int step = 1; step <= job.steps; ++step) {
+      // The first step makes what stays (tables, buffers that grow); later ones are alike.
+      if (step > 2 && job.repeat_steps && repeat_step(program, range, step)) {
+        range = end;
+        end = here();
+        continue;
+      }
+      run.set_step(step);
+      range = here();
+      program.instructions.push_back({Action::reset_peaks, 0, 0});
+      Value result;
+      machine.run(loop.forward, nullptr, locals.data(), result);
+      copier.rename();
+      end = here();
     }
-    run.set_step(step);
-    range = {runtime.program.instructions.size(), runtime.program.storages.size()};
-    runtime.program.instructions.push_back({Action::reset_peaks, 0, 0});
-    Value result;
-    machine.run(loop.forward, nullptr, locals.data(), result);
-    end = {runtime.program.instructions.size(), runtime.program.storages.size()};
   }
+  // What is freed as the run goes is none of the program.
+  program.instructions.resize(end.first_instruction);
 }
 
 }  // namespace shardfit::program

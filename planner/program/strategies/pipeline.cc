@@ -11,15 +11,17 @@ using tensor::Runtime;
 using tensor::Shape;
 using tensor::Tensor;
 
-StageRun::StageRun(Runtime& runtime, const StageSettings& settings, StageProgram& program)
+StageRun::StageRun(Runtime& runtime, const StageSettings& settings, StageProgram& program,
+                   PassCopier& copier)
     : runtime_(runtime),
       shape_(settings.shape),
       program_(program),
-      exchange_(runtime, settings.ranks, settings.shape.stage, settings.exchanged, settings.dtype) {
-}
+      exchange_(runtime, settings.ranks, settings.shape.stage, settings.exchanged, settings.dtype),
+      copier_(copier) {}
 
 ValueList StageRun::run() {
   const Tensor total_tokens = runtime_.empty({}, DType::i32);
+  copier_.forget();
   passes();
   return std::move(reports_);
 }
@@ -57,12 +59,15 @@ class AloneRun : public StageRun {
   void passes() override {
     Tensor output, tokens;
     for (std::int64_t m = 0; m < shape_.micro_batches; ++m) {
+      copier_.begin();
       Tensor fresh_tokens;
       Tensor fresh = forward_step(0, {}, fresh_tokens);
       output = std::move(fresh);
       tokens = std::move(fresh_tokens);
       Tensor scaled = output;  // the caller's own name keeps the loss
       backward_step({}, scaled, {});
+      scaled.reset();
+      m += copier_.end(shape_.micro_batches - 1 - m);
     }
     program_.finalize();
   }
@@ -85,6 +90,7 @@ class OneChunkRun : public StageRun {
     }
     if (steady > 0) input_ = exchange_.receive_forward(first_stage());
     for (std::int64_t i = 0; i < steady; ++i) {
+      copier_.begin();
       forward();
       output_gradient_ = exchange_.send_forward_receive_backward(output_, last_stage());
       keep();
@@ -96,6 +102,7 @@ class OneChunkRun : public StageRun {
       } else {
         input_ = exchange_.send_backward_receive_forward(input_gradient_, first_stage());
       }
+      i += copier_.end(steady - 1 - i);
     }
     for (std::int64_t i = 0; i < warmup; ++i) {
       take();
@@ -131,11 +138,11 @@ class OneChunkRun : public StageRun {
 
 }  // namespace
 
-ValueList run_pipeline_step(Runtime& runtime, const StageSettings& settings,
-                            StageProgram& program) {
-  if (settings.shape.stages == 1) return AloneRun(runtime, settings, program).run();
-  if (settings.shape.chunks == 1) return OneChunkRun(runtime, settings, program).run();
-  return InterleavedRun(runtime, settings, program).run();
+ValueList run_pipeline_step(Runtime& runtime, const StageSettings& settings, StageProgram& program,
+                            PassCopier& copier) {
+  if (settings.shape.stages == 1) return AloneRun(runtime, settings, program, copier).run();
+  if (settings.shape.chunks == 1) return OneChunkRun(runtime, settings, program, copier).run();
+  return InterleavedRun(runtime, settings, program, copier).run();
 }
 
 }  // namespace shardfit::program

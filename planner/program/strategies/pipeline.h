@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/value.h"
+#include "program/passes.h"
 #include "program/pipeline_schedule.h"
 #include "tensor/runtime.h"
 
@@ -35,8 +36,9 @@ struct StageSettings {
   DType dtype = DType::bf16;
 };
 
-/// One step of a stage; gives the reports of the last stage's micro-batches.
+/// One step of a stage; gives the reports of the last stage's micro-batches. Passes of its steady
+/// phase that do what those before did are copied, their reports left out.
 model::ValueList run_pipeline_step(tensor::Runtime& runtime, const StageSettings& settings,
-                                   StageProgram& program);
+                                   StageProgram& program, PassCopier& copier);
 
 }  // namespace shardfit::program

@@ -1,12 +1,14 @@
 #include "program/strategies/pipeline_stage.h"
 
+#include <algorithm>
+
 namespace shardfit::program {
 
 using tensor::Tensor;
 
 InterleavedRun::InterleavedRun(tensor::Runtime& runtime, const StageSettings& settings,
-                               StageProgram& program)
-    : StageRun(runtime, settings, program),
+                               StageProgram& program, PassCopier& copier)
+    : StageRun(runtime, settings, program, copier),
       order_(forward_order(shape_)),
       total_(static_cast<std::int64_t>(order_.size())),
       warmup_(warmup_passes(shape_)),
@@ -133,7 +135,18 @@ void InterleavedRun::flush() {
 
 void InterleavedRun::passes() {
   warm_up();
-  for (std::int64_t k = 0; k < steady_; ++k) one_and_one(k);
+  // Chunks come round after so many passes.
+  const std::int64_t round = shape_.stages * shape_.chunks;
+  for (std::int64_t k = 0; k < steady_;) {
+    copier_.begin();
+    const std::int64_t end = std::min(k + round, steady_);
+    while (k < end) one_and_one(k++);
+    const std::int64_t copied = copier_.end((steady_ - k + round - 1) / round);
+    k += copied * round;
+    for (auto* counts : {&begun_, &ended_}) {
+      for (std::int64_t& count : *counts) count += copied * shape_.stages;
+    }
+  }
   empty_output(output_);
   const Tensor last_sent = input_gradient_;  // its handle is held to the end
   flush();

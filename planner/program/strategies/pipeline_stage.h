@@ -14,7 +14,8 @@ namespace shardfit::program {
 /// One step of a stage. Names that hold tensors longer than they need to are schedules.py's own.
 class StageRun {
  public:
-  StageRun(tensor::Runtime& runtime, const StageSettings& settings, StageProgram& program);
+  StageRun(tensor::Runtime& runtime, const StageSettings& settings, StageProgram& program,
+           PassCopier& copier);
   virtual ~StageRun() = default;
   StageRun(const StageRun&) = delete;
   StageRun& operator=(const StageRun&) = delete;
@@ -39,6 +40,7 @@ class StageRun {
   const PipelineShape& shape_;
   StageProgram& program_;
   PipelineExchange exchange_;
+  PassCopier& copier_;
 
  private:
   model::ValueList reports_;
@@ -48,7 +50,8 @@ class StageRun {
 /// with passes (overlap_p2p_comm), those of warm-up and flush do not.
 class InterleavedRun : public StageRun {
  public:
-  InterleavedRun(tensor::Runtime& runtime, const StageSettings& settings, StageProgram& program);
+  InterleavedRun(tensor::Runtime& runtime, const StageSettings& settings, StageProgram& program,
+                 PassCopier& copier);
 
  protected:
   void passes() override;
