@@ -341,6 +341,9 @@ void compile(CompiledClass& type, Binder& binder) {
   for (const auto& t : s.buffers) type.buffer_shapes.push_back(binder.bind(t.shape));
   binder.making_children(true);
   for (const auto& child : s.children) type.child_makers.push_back(binder.bind(child.make));
+  if (s.wiring) {
+    for (const auto& make : s.wiring->makes) type.child_makers.push_back(binder.bind(make));
+  }
   binder.making_children(false);
   for (const auto& input : s.inputs) {
     type.locals.push_back(input.name);
@@ -348,7 +351,7 @@ void compile(CompiledClass& type, Binder& binder) {
     type.input_defaults.push_back(input.fallback ? binder.bind(*input.fallback) : Code{});
   }
   collect_targets(s.forward, type.locals);
-  type.slots = static_cast<int>(type.locals.size());
+  type.slots = static_cast<int>(type.locals.size() + (s.wiring ? s.wiring->parts.size() : 0));
   binder.use_locals(&type.locals);
   type.forward = binder.bind_all(s.forward);
   collect_targets(s.construct, type.construct_locals);

@@ -95,7 +95,7 @@ struct CompiledClass {
   std::vector<Code> take_defaults;
   std::vector<Code> constants;
   std::vector<Code> parameter_shapes, buffer_shapes;
-  std::vector<Code> child_makers;
+  std::vector<Code> child_makers;  // one a child; of a wiring one a make
   std::vector<Code> ties;
   int slots = 0;
   std::vector<std::string> construct_locals;  // names that are parameters or buffers become these

@@ -1,8 +1,8 @@
 #include "model/graph_family.h"
 
 #include <algorithm>
-#include <map>
 #include <optional>
+#include <unordered_map>
 
 #include "base/format.h"
 #include "base/units.h"
@@ -18,11 +18,10 @@ using spec::Expr;
 using spec::ExprKind;
 using spec::GraphOperator;
 using spec::GraphScope;
-using spec::Statement;
-using spec::StatementKind;
+using spec::Wiring;
 
 constexpr std::int64_t most_operators = 250'000;  // with loops unrolled
-constexpr const char* network = "the graph";
+constexpr const char* class_of_whole = "the graph";
 
 /// Names of the language that no person can write, so that they never hide an operator's.
 std::string local(const std::string& name) { return "=" + name; }
@@ -43,17 +42,9 @@ Expr call(std::string callee, Location where) {
   return e;
 }
 
-void add_argument(Expr& call_of, Expr value, std::string name = "") {
+void add_argument(Expr& call_of, Expr value) {
   call_of.children.push_back(std::move(value));
-  call_of.names.push_back(std::move(name));
-}
-
-Statement statement(StatementKind kind, std::vector<std::string> targets, Expr value) {
-  Statement s;
-  s.kind = kind;
-  s.targets = std::move(targets);
-  s.value = std::move(value);
-  return s;
+  call_of.names.emplace_back();
 }
 
 std::string shape_of(const Tensor& t) { return tensor::shape_text(t.shape()); }
@@ -68,11 +59,11 @@ class Translator {
     std::vector<Tensor> inputs;
     for (const spec::GraphInput& input : graph_.inputs) inputs.push_back(values_.input(input));
     faults_.throw_if_any();
-    const Made made = scope(graph_.whole, inputs, "", -1, network);
+    const Made made = scope(graph_.whole, inputs, "", -1, class_of_whole);
     check_loss(made);
     faults_.throw_if_any();
     out_.classes.push_back(batch());
-    out_.heads = {{"graph", network}};
+    out_.heads = {{"graph", class_of_whole}};
     if (graph_.longest_sequence) {
       out_.longest_sequence = values_.written(*graph_.longest_sequence, -1);
     }
@@ -96,9 +87,22 @@ class Translator {
     Made made;
   };
 
-  Held& value(std::vector<Held>& held, const GraphScope& s, std::int32_t number) {
-    const auto inputs = static_cast<std::int32_t>(s.inputs.size());
-    return held[static_cast<std::size_t>(number < 0 ? -1 - number : inputs + number)];
+  /// The class of a scope while it is written.
+  struct Network {
+    ClassSpec type;
+    std::shared_ptr<Wiring> wiring = std::make_shared<Wiring>();
+    std::unordered_map<std::uint32_t, std::uint32_t> makes;  // of the values' numbers
+    std::unordered_map<std::string, std::uint32_t> classes;  // makes of passes
+  };
+
+  /// Its number among the values of the scope, inputs first.
+  static std::uint32_t place_of(const GraphScope& s, std::int32_t number) {
+    return number < 0
+               ? static_cast<std::uint32_t>(-1 - number)
+               : static_cast<std::uint32_t>(s.inputs.size()) + static_cast<std::uint32_t>(number);
+  }
+  static Held& value(std::vector<Held>& held, const GraphScope& s, std::int32_t number) {
+    return held[place_of(s, number)];
   }
   static const std::string& name_of(const GraphScope& s, std::int32_t number) {
     return number < 0 ? s.inputs[static_cast<std::size_t>(-1 - number)]
@@ -126,40 +130,48 @@ class Translator {
   /// The class of a scope for these inputs; `pass` counts the passes of a loop.
   Made scope(const GraphScope& s, const std::vector<Tensor>& inputs, const std::string& path,
              std::int64_t pass, const std::string& type_name) {
-    ClassSpec type;
-    type.name = type_name;
-    type.where = s.where;
-    type.recompute_unit = !path.empty() && loops_ == 1;
-    for (const std::string& input : s.inputs) type.inputs.push_back({local(input), {}});
+    Network network;
+    network.type.name = type_name;
+    network.type.where = s.where;
+    network.type.recompute_unit = !path.empty() && loops_ == 1;
+    for (const std::string& input : s.inputs) network.type.inputs.push_back({local(input), {}});
+    network.wiring->parts.reserve(s.operators.size());
     std::vector<Held> held = held_of(s, inputs);
+    std::vector<Held*> read;
     for (std::size_t i = 0; i < s.operators.size(); ++i) {
       const GraphOperator& op = s.operators[i];
       Held& result = held[s.inputs.size() + i];
-      std::vector<Held*> read;
+      read.clear();
       for (const std::int32_t input : op.inputs) read.push_back(&value(held, s, input));
+      Wiring::Part& part = begin_part(s, op, network);
       if (op.body) {
-        const bool ends = goes_into_loop(op, op.inputs.front()) &&
-                          read.front()->last == static_cast<std::int32_t>(i);
-        loop(op, read, result, path, type);
-        call_loop(s, op, ends, type);
+        loop(op, read, result, path, part, network);
       } else {
-        one(s, op, read, result, path, pass, type);
+        one(s, op, read, result, path, pass, part, network);
       }
-      drop(s, op, held, static_cast<std::int32_t>(i), type);
+      drop(op, read, static_cast<std::int32_t>(i), part, *network.wiring);
     }
     Made made{type_name, {}, {}};
-    Expr list;
-    list.kind = ExprKind::list;
     for (const std::int32_t result : s.results) {
       const Held& h = value(held, s, result);
       made.results.push_back(h.tensor);
       made.trained.push_back(h.trained);
-      list.children.push_back(named(local(name_of(s, result))));
+      network.wiring->results.push_back(place_of(s, result));
     }
-    if (!path.empty() && !list.children.empty()) list = Expr(list.children.front());
-    type.forward.push_back(statement(StatementKind::give_back, {}, std::move(list)));
-    out_.classes.push_back(std::move(type));
+    network.wiring->one_result = !path.empty();
+    network.type.wiring = std::move(network.wiring);
+    out_.classes.push_back(std::move(network.type));
     return made;
+  }
+
+  static Wiring::Part& begin_part(const GraphScope& s, const GraphOperator& op, Network& network) {
+    Wiring& wiring = *network.wiring;
+    Wiring::Part& part = wiring.parts.emplace_back();
+    part.name = op.name;
+    part.first = static_cast<std::uint32_t>(wiring.reads.size());
+    part.reads = static_cast<std::uint32_t>(op.inputs.size());
+    for (const std::int32_t input : op.inputs) wiring.reads.push_back({place_of(s, input)});
+    return part;
   }
 
   /// Whether a loop reads a value only to begin with.
@@ -167,20 +179,17 @@ class Translator {
     return op.inputs.front() == input && std::count(op.inputs.begin(), op.inputs.end(), input) == 1;
   }
 
-  /// Values that nothing reads any more go after the operator that was the last to do so.
-  void drop(const GraphScope& s, const GraphOperator& op, std::vector<Held>& held, std::int32_t at,
-            ClassSpec& type) {
-    std::vector<std::string> gone;
-    for (const std::int32_t input : op.inputs) {
-      Held& h = value(held, s, input);
+  /// Values that nothing reads any more go after the operator that was the last to do so; what only
+  /// goes into a loop, before its first pass.
+  static void drop(const GraphOperator& op, const std::vector<Held*>& read, std::int32_t at,
+                   const Wiring::Part& part, Wiring& wiring) {
+    for (std::size_t i = 0; i < read.size(); ++i) {
+      Held& h = *read[i];
       if (h.last != at) continue;
       h.tensor.reset();
       h.last = -1;
-      if (op.body && goes_into_loop(op, input)) continue;  // dropped there
-      gone.push_back(local(name_of(s, input)));
-    }
-    if (!gone.empty()) {
-      type.forward.push_back(statement(StatementKind::drop, std::move(gone), {}));
+      const bool before = op.body && goes_into_loop(op, op.inputs[i]);
+      wiring.reads[part.first + i].goes = before ? Wiring::Goes::before : Wiring::Goes::after;
     }
   }
 
@@ -192,40 +201,33 @@ class Translator {
   }
 
   void one(const GraphScope& s, const GraphOperator& op, const std::vector<Held*>& read,
-           Held& result, const std::string& path, std::int64_t pass, ClassSpec& type) {
+           Held& result, const std::string& path, std::int64_t pass, Wiring::Part& part,
+           Network& network) {
     count(1, op.where);
-    const bool joined = spec::joins(*op.kind);
-    Expr run = call(op.name, op.where);
-    Expr list;
-    list.kind = ExprKind::list;
-    std::vector<Tensor> inputs;
+    part.joined = spec::joins(*op.kind);
+    inputs_.clear();
     bool whole = true;
-    for (std::size_t i = 0; i < read.size(); ++i) {
-      Expr name = named(local(name_of(s, op.inputs[i])));
-      if (joined) {
-        list.children.push_back(std::move(name));
-      } else {
-        add_argument(run, std::move(name));
-      }
-      inputs.push_back(read[i]->tensor);
-      whole = whole && read[i]->tensor;
-      result.trained = result.trained || read[i]->trained;
+    for (const Held* h : read) {
+      inputs_.push_back(h->tensor);
+      whole = whole && h->tensor;
+      result.trained = result.trained || h->trained;
     }
-    if (joined) add_argument(run, std::move(list));
-    if (whole) {
-      try {
-        Expr make = call(op.kind->name, op.where);
-        const GraphValues::Ran ran =
-            values_.run(op, inputs, path.empty() ? op.name : path + "." + op.name, pass, make);
-        result.tensor = ran.result;
-        result.trained = result.trained || ran.has_parameters;
-        type.children.push_back({op.name, std::move(make), op.where});
-        if (ran.in_place) check_in_place(s, op, *read.front());
-      } catch (const std::runtime_error& error) {
-        blame(s, op, read, error);
-      }
+    if (!whole) return;
+    try {
+      const GraphValues::Ran* ran =
+          values_.run(op, inputs_, path.empty() ? op.name : path + "." + op.name, pass);
+      if (!ran) return;
+      result.tensor = ran->result;
+      result.trained = result.trained || ran->has_parameters;
+      Wiring& wiring = *network.wiring;
+      const auto [make, fresh] =
+          network.makes.emplace(ran->make, static_cast<std::uint32_t>(wiring.makes.size()));
+      if (fresh) wiring.makes.push_back(values_.call(ran->make));
+      part.make = make->second;
+      if (ran->in_place) check_in_place(s, op, *read.front());
+    } catch (const std::runtime_error& error) {
+      blame(s, op, read, error);
     }
-    type.forward.push_back(statement(StatementKind::assign, {local(op.name)}, std::move(run)));
   }
 
   /// An operator that writes over its input must be the only one that reads it.
@@ -274,12 +276,12 @@ class Translator {
   }
 
   void loop(const GraphOperator& op, const std::vector<Held*>& read, Held& result,
-            const std::string& path, ClassSpec& type) {
+            const std::string& path, Wiring::Part& part, Network& network) {
     const std::string own = path.empty() ? op.name : path + "." + op.name;
     const std::optional<std::int64_t> times = values_.times(op);
-    Expr makers;
-    makers.kind = ExprKind::list;
-    makers.where = op.where;
+    Wiring& wiring = *network.wiring;
+    part.loop = true;
+    part.make = static_cast<std::uint32_t>(wiring.passes.size());
     std::vector<Tensor> inputs;
     bool trained = false;
     bool whole = times.has_value();
@@ -296,16 +298,24 @@ class Translator {
       last = pass(*op.body, inputs, own, i, last);
       if (operators_ > before) each = operators_ - before;
       if (operators_ == before) count(std::max<std::int64_t>(each, 1), op.where);
-      makers.children.push_back(call(last->made.type, op.where));
+      add_pass(last->made.type, op, network);
       whole = !last->made.results.empty() && last->made.results.front();
       if (!whole) break;
       inputs.front() = last->made.results.front();
       trained = trained || last->made.trained.front();
     }
     --loops_;
+    part.passes = static_cast<std::uint32_t>(wiring.passes.size()) - part.make;
     if (whole) result.tensor = inputs.front();
     result.trained = trained;
-    type.children.push_back({op.name, std::move(makers), op.where});
+  }
+
+  static void add_pass(const std::string& type, const GraphOperator& op, Network& network) {
+    Wiring& wiring = *network.wiring;
+    const auto [make, fresh] =
+        network.classes.emplace(type, static_cast<std::uint32_t>(wiring.makes.size()));
+    if (fresh) wiring.makes.push_back(call(type, op.where));
+    wiring.passes.push_back(make->second);
   }
 
   /// A pass whose inputs are those of one before is that one again.
@@ -323,23 +333,6 @@ class Translator {
     Pass& made = passes_.back();
     made.made = scope(body, inputs, path + "." + std::to_string(number), number, type);
     return &made;
-  }
-
-  /// value = what it reads, which goes if nothing else reads it; for each module of the list:
-  /// value = module(value, ...)
-  void call_loop(const GraphScope& s, const GraphOperator& op, bool ends, ClassSpec& type) {
-    const std::string module = local("module of " + op.name);
-    const std::string& from = name_of(s, op.inputs.front());
-    type.forward.push_back(statement(StatementKind::assign, {local(op.name)}, named(local(from))));
-    if (ends) type.forward.push_back(statement(StatementKind::drop, {local(from)}, {}));
-    Expr run = call(module, op.where);
-    add_argument(run, named(local(op.name)));
-    for (std::size_t i = 1; i < op.inputs.size(); ++i) {
-      add_argument(run, named(local(name_of(s, op.inputs[i]))));
-    }
-    Statement each = statement(StatementKind::loop, {module}, named(op.name, op.where));
-    each.body.push_back(statement(StatementKind::assign, {local(op.name)}, std::move(run)));
-    type.forward.push_back(std::move(each));
   }
 
   void check_loss(const Made& made) {
@@ -372,7 +365,10 @@ class Translator {
       list.children.push_back(std::move(make));
     }
     list.children.resize(5);  // none
-    type.forward.push_back(statement(StatementKind::give_back, {}, std::move(list)));
+    spec::Statement give;
+    give.kind = spec::StatementKind::give_back;
+    give.value = std::move(list);
+    type.forward.push_back(std::move(give));
     return type;
   }
 
@@ -381,6 +377,7 @@ class Translator {
   GraphValues values_;
   Diagnostics& faults_;
   std::deque<Pass> passes_;
+  std::vector<Tensor> inputs_;  // of the operator that runs
   std::int64_t operators_ = 0;
   int loops_ = 0;  // around what runs
 };

@@ -1,6 +1,7 @@
 #include "model/graph_values.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/format.h"
 #include "tensor/ops.h"
@@ -61,6 +62,60 @@ void check_size(const Value& value, const Expr& at) {
   if (value.kind == ValueKind::integer &&
       (value.integer > largest_number || value.integer < -largest_number)) {
     throw ModelError(at.where, "", "a number beyond " + format_count(largest_number));
+  }
+}
+
+/// The dimension of the first input whose size a kind takes.
+int inferred_dimension(const std::string& take, const Tensor& first) {
+  return take == "input_width" ? first.rank() - 1 : 1;
+}
+
+void write_key(std::int64_t number, std::string& key) {
+  key.append(reinterpret_cast<const char*>(&number), sizeof number);
+}
+
+void write_key(const std::string& text, std::string& key) {
+  key += text;
+  key += '\0';
+}
+
+/// What an expression says, wherever it stands.
+void write_key(const Expr& e, std::int64_t pass, std::string& key) {
+  key += static_cast<char>(e.kind);
+  if (e.kind == ExprKind::integer || e.kind == ExprKind::boolean) return write_key(e.integer, key);
+  if (e.kind == ExprKind::real) return write_key(std::bit_cast<std::int64_t>(e.real), key);
+  write_key(e.text, key);
+  if (e.kind == ExprKind::name && e.text == "pass") write_key(pass, key);
+  write_key(static_cast<std::int64_t>(e.children.size()), key);
+  for (const Expr& child : e.children) write_key(child, pass, key);
+  for (const std::string& name : e.names) write_key(name, key);
+}
+
+/// The kind, its fields and the sizes it reads off its first input: equal where the constructor
+/// call is.
+void write_make_key(const GraphOperator& op, const std::vector<Tensor>& inputs, std::int64_t pass,
+                    std::string& key) {
+  write_key(std::bit_cast<std::int64_t>(op.kind), key);
+  const Tensor& first = inputs.front();
+  for (const spec::ArgumentSpec& take : op.kind->takes) {
+    if (spec::is_inferred(take.name)) {
+      write_key(first.rank() < 2 ? 0 : first.size(inferred_dimension(take.name, first)), key);
+      continue;
+    }
+    for (const auto& [name, expression] : op.fields) {
+      if (name == take.name) write_key(expression, pass, key);
+    }
+    key += ',';
+  }
+}
+
+/// All that operators look at in a tensor without values.
+void write_key(const Tensor& t, std::string& key) {
+  key += static_cast<char>(t.dtype());
+  key += static_cast<char>(t.rank());
+  for (int dim = 0; dim < t.rank(); ++dim) {
+    write_key(t.size(dim), key);
+    write_key(t->stride[dim], key);
   }
 }
 
@@ -190,35 +245,64 @@ Tensor GraphValues::input(const spec::GraphInput& input) {
   return {};
 }
 
-GraphValues::Ran GraphValues::run(const GraphOperator& op, const std::vector<Tensor>& inputs,
-                                  const std::string& path, std::int64_t pass, Expr& make) {
+const GraphValues::Ran* GraphValues::run(const GraphOperator& op, const std::vector<Tensor>& inputs,
+                                         const std::string& path, std::int64_t pass) {
+  key_.clear();
+  write_make_key(op, inputs, pass, key_);
+  const std::size_t make_key = key_.size();
+  for (const Tensor& input : inputs) write_key(input, key_);
+  const auto known = ran_.find(key_);
+  if (known != ran_.end()) return &known->second;
+  const std::size_t before = faults.size();
+  Made made = make(op, inputs, path, pass);
+  if (faults.size() > before) return nullptr;  // names nobody knows
+  const auto [number, fresh] =
+      makes_.emplace(key_.substr(0, make_key), static_cast<std::uint32_t>(calls_.size()));
+  if (fresh) calls_.push_back(std::move(made.call));
+  Ran ran = build_and_run(op, inputs, path, std::move(made));
+  ran.make = number->second;
+  return &ran_.emplace(key_, std::move(ran)).first->second;
+}
+
+GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<Tensor>& inputs,
+                                    const std::string& path, std::int64_t pass) {
   const spec::ClassSpec& kind = *op.kind;
-  const std::size_t known = faults.size();
-  ValueList takes(kind.takes.size());
-  Ran ran;
+  Made made;
+  made.call.kind = ExprKind::call;
+  made.call.text = kind.name;
+  made.call.where = op.where;
+  made.takes.resize(kind.takes.size());
   for (std::size_t i = 0; i < kind.takes.size(); ++i) {
     const std::string& take = kind.takes[i].name;
     if (spec::is_inferred(take)) {
       const Tensor& first = inputs.front();
-      const int dim = take == "input_width" ? first.rank() - 1 : 1;
       if (first.rank() < 2) {
         throw ModelError(op.where, path, "its input needs two dimensions or more");
       }
-      takes[i] = Value::of(first.size(dim));
-      make.children.push_back(number(first.size(dim), op.where));
-      make.names.push_back(take);
+      const std::int64_t size = first.size(inferred_dimension(take, first));
+      made.takes[i] = Value::of(size);
+      made.call.children.push_back(number(size, op.where));
+      made.call.names.push_back(take);
       continue;
     }
     for (const auto& [name, expression] : op.fields) {
       if (name != take) continue;
-      takes[i] = evaluate(expression, pass);
-      make.children.push_back(written(expression, pass));
-      make.names.push_back(take);
-      if (name == "in_place") ran.in_place = takes[i].truth();
+      made.takes[i] = evaluate(expression, pass);
+      made.call.children.push_back(written(expression, pass));
+      made.call.names.push_back(take);
+      if (name == "in_place") made.in_place = made.takes[i].truth();
     }
   }
-  if (faults.size() > known) return ran;  // names nobody knows
-  const Module* module = machine_.build(*library_.find(kind.name), std::move(takes), path);
+  return made;
+}
+
+GraphValues::Ran GraphValues::build_and_run(const GraphOperator& op,
+                                            const std::vector<Tensor>& inputs,
+                                            const std::string& path, Made made) {
+  const spec::ClassSpec& kind = *op.kind;
+  Ran ran;
+  ran.in_place = made.in_place;
+  const Module* module = machine_.build(*library_.find(kind.name), std::move(made.takes), path);
   ran.has_parameters = std::any_of(module->tensors.begin(), module->tensors.end(),
                                    [](const Tensor& t) { return t && t->leaf_requires_grad; });
   for (const Tensor& t : module->tensors) {

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <unordered_map>
 
 #include "model/machine.h"
 #include "spec/graph_spec.h"
@@ -29,11 +30,15 @@ class GraphValues {
     Tensor result;
     bool has_parameters = false;
     bool in_place = false;
+    std::uint32_t make = 0;  // its constructor call: a number for `call`
   };
-  /// Builds the operator's module and runs it; `make` gets the arguments of its constructor. Throws
-  /// ModelError and OverflowError.
-  Ran run(const spec::GraphOperator& op, const std::vector<Tensor>& inputs, const std::string& path,
-          std::int64_t pass, spec::Expr& make);
+  /// Builds the operator's module and runs it. One that is like one before, in kind, fields and
+  /// inputs, gives what that one gave. Throws ModelError and OverflowError; null where a fault was
+  /// reported.
+  const Ran* run(const spec::GraphOperator& op, const std::vector<Tensor>& inputs,
+                 const std::string& path, std::int64_t pass);
+  /// A constructor call, with the places of the first operator that was made so.
+  const spec::Expr& call(std::uint32_t make) const { return calls_[make]; }
   /// How often a loop runs; nothing where that is a fault.
   std::optional<std::int64_t> times(const spec::GraphOperator& loop);
   /// The expression over words of the job: numbers and `pass` are filled in.
@@ -43,6 +48,15 @@ class GraphValues {
 
  private:
   Value evaluate(const spec::Expr& expression, std::int64_t pass);
+  struct Made {
+    spec::Expr call;
+    ValueList takes;
+    bool in_place = false;
+  };
+  Made make(const spec::GraphOperator& op, const std::vector<Tensor>& inputs,
+            const std::string& path, std::int64_t pass);
+  Ran build_and_run(const spec::GraphOperator& op, const std::vector<Tensor>& inputs,
+                    const std::string& path, Made made);
   void check_name(const spec::Expr& name, std::int64_t pass);
   void read_numbers(const spec::Node& numbers);
 
@@ -55,6 +69,10 @@ class GraphValues {
   Machine machine_;
   std::int64_t sequence_ = 64;
   std::map<const spec::GraphScope*, bool> uses_pass_;
+  std::string key_;  // of the operator that runs
+  std::unordered_map<std::string, Ran> ran_;
+  std::unordered_map<std::string, std::uint32_t> makes_;
+  std::deque<spec::Expr> calls_;
 };
 
 }  // namespace shardfit::model

@@ -299,6 +299,7 @@ Value Machine::plain_forward(const Module& module, const Value* arguments, std::
   Frame own(stack_, static_cast<std::size_t>(type.slots));
   for (std::size_t i = 0; i < count && i < type.input_defaults.size(); ++i) own[i] = arguments[i];
   fill_defaults(type, own.data(), &module);
+  if (type.spec->wiring) return run_wired(module, own.data());
   Value result;
   run(type.forward, &module, own.data(), result);
   return result;

@@ -166,6 +166,10 @@ class Machine {
   Value hooked(const Module& module, const Value* arguments, std::size_t count, const Run& run);
   Value call_value(const Code& code, const Module* self, Value* locals);
   void make_tensors(Module& module);
+  void make_wired(Module& module);
+  Value run_wired(const Module& module, Value* values);
+  Value call_part(const Module& callee, const spec::Wiring& wiring, const spec::Wiring::Part& part,
+                  const Value* values, const Value& first);
   Value make_child(const Code& maker, const Module& parent, const std::string& path);
   Value make_of(const Code& code, const Module& parent, const std::string& path);
   ValueList arguments_of(const Code& code, std::size_t first, std::size_t count, const Module* self,

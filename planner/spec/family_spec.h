@@ -2,6 +2,8 @@
 // A family of models as data: named dimensions, module classes and their forward programs
 // (model_specs/families/*.yaml; docs/model_language.md).
 
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,6 +47,33 @@ struct ConstantSpec {
   Expr value;
 };
 
+/// A network whose forward calls its modules one after another, in numbers instead of statements:
+/// what a graph of a person's own becomes, of 10^5 operators and more. Values are numbered: the
+/// class's inputs, then what each part gives.
+struct Wiring {
+  enum class Goes : std::uint8_t { stays, after, before };  // the value: dropped after the call
+  struct Read {
+    std::uint32_t value = 0;
+    Goes goes = Goes::stays;
+  };
+  /// A module, or a list of modules (a loop) each of which gets what the one before gave.
+  struct Part {
+    std::string name;
+    std::uint32_t make = 0;    // its constructor call; of a loop the place of its first in `passes`
+    std::uint32_t passes = 0;  // of a loop
+    std::uint32_t first = 0;   // of what it reads
+    std::uint32_t reads = 0;
+    bool loop = false;
+    bool joined = false;  // what it reads is handed over as one list
+  };
+  std::vector<Expr> makes;  // equal ones once; the place in each is that of the first part made so
+  std::vector<std::uint32_t> passes;
+  std::vector<Part> parts;
+  std::vector<Read> reads;
+  std::vector<std::uint32_t> results;
+  bool one_result = false;  // else a list
+};
+
 /// A module class, or a plain function where it has only inputs and a forward.
 struct ClassSpec {
   std::string name;
@@ -57,6 +86,7 @@ struct ClassSpec {
   std::vector<ArgumentSpec> inputs;
   std::vector<Statement> construct;  // what the constructor does on the device besides
   std::vector<Statement> forward;
+  std::shared_ptr<const Wiring> wiring;  // in place of children and forward
   bool recompute_unit = false;  // gradient checkpointing wraps it
   bool is_linear = false;       // an adapter may take its place
   std::string summary, saves, source;  // of a kind of operators: for people

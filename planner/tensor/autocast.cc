@@ -16,11 +16,9 @@ Tensor cached_cast(const Tensor& tensor, DType dtype) {
   const bool cacheable = autocast.cache_enabled && tensor->leaf_requires_grad &&
                          dtype == autocast.dtype && tensor.dtype() == DType::f32 && !tensor->base;
   if (!cacheable) return to(tensor, dtype);
-  for (const auto& [body, cast] : autocast.cache) {
-    if (body == tensor.get()) return cast;
-  }
+  if (const Tensor* cast = autocast.cache.find(tensor.get())) return *cast;
   Tensor cast = to(tensor, dtype);
-  if (!runtime.stopped()) autocast.cache.emplace_back(tensor.get(), cast);
+  if (!runtime.stopped()) autocast.cache.add(tensor.get(), cast);
   return cast;
 }
 

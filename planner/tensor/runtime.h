@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "tensor/node.h"
@@ -36,12 +37,33 @@ struct DeviceTraits {
   }
 };
 
+/// Casts of weights, dropped in the order in which they were made.
+class WeightCasts {
+ public:
+  const Tensor* find(const TensorBody* weight) const {
+    const auto place = places_.find(weight);
+    return place == places_.end() ? nullptr : &casts_[place->second];
+  }
+  void add(const TensorBody* weight, const Tensor& cast) {
+    places_.emplace(weight, casts_.size());
+    casts_.push_back(cast);
+  }
+  void clear() {
+    casts_.clear();
+    places_.clear();
+  }
+
+ private:
+  std::vector<Tensor> casts_;
+  std::unordered_map<const TensorBody*, std::size_t> places_;
+};
+
 struct Autocast {
   bool enabled = false;
   bool cache_enabled = true;
   DType dtype = DType::bf16;
   int depth = 0;  // nested contexts; the cache is cleared when the outermost ends
-  std::vector<std::pair<TensorBody*, Tensor>> cache;
+  WeightCasts cache;
 };
 
 /// Replaces saved tensors while it is on top of the runtime's stack.
