@@ -156,7 +156,7 @@ TEST_CASE("every kind of a graph's operators: shape, flops, bytes and what it ke
         backward.bytes += op.backward.bytes;
       }
       if (last) {  // contiguous of what is in order does nothing
-        const tensor::Shape& shape = graph.tensors[last->outputs.front()].shape;
+        const tensor::Shape& shape = graph.tensors[graph.outputs_of(*last).front()].shape;
         REQUIRE(shape.rank == static_cast<int>(example.shape.size()) + 1);
         CHECK(shape[0] == batch);
         for (std::size_t i = 0; i < example.shape.size(); ++i) {
@@ -196,7 +196,7 @@ TEST_CASE("in place: the result alone is kept, the input's memory is the result'
   CHECK(saved_by(graph, "z") == 4 * 8 * 4);
   std::uint32_t made = 0;
   for (const graph::Operator& op : graph.operators) {
-    const std::uint32_t storage = graph.tensors[op.outputs.front()].storage;
+    const std::uint32_t storage = graph.tensors[graph.outputs_of(op).front()].storage;
     if (op.kind == std::string("addmm")) made = storage;
     if (op.kind == std::string("relu")) CHECK(storage == made);
   }

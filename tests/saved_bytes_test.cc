@@ -152,11 +152,11 @@ TEST_CASE("operators stand in a topological order, and Boost finds no cycle") {
   const ModelGraph graph = Lowering(model, "plain-pytorch").graph({});
   std::size_t edges = 0;
   for (std::size_t i = 0; i < graph.operators.size(); ++i) {
-    for (const std::uint32_t input : graph.operators[i].inputs) {
+    for (const std::uint32_t input : graph.inputs_of(graph.operators[i])) {
       CHECK(graph.tensors[input].producer < static_cast<std::int32_t>(i));
       edges += graph.tensors[input].producer >= 0 ? 1 : 0;
     }
-    for (const std::uint32_t output : graph.operators[i].outputs) {
+    for (const std::uint32_t output : graph.outputs_of(graph.operators[i])) {
       CHECK(graph.tensors[output].producer == static_cast<std::int32_t>(i));
     }
   }
@@ -166,11 +166,11 @@ TEST_CASE("operators stand in a topological order, and Boost finds no cycle") {
   std::vector<std::size_t> place(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   for (const graph::Operator& op : graph.operators) {
-    for (const std::uint32_t input : op.inputs) {
+    for (const std::uint32_t input : graph.inputs_of(op)) {
       const std::int32_t producer = graph.tensors[input].producer;
       if (producer < 0) continue;
       CHECK(place[static_cast<std::size_t>(producer)] <
-            place[graph.tensors[op.outputs.front()].producer]);
+            place[graph.tensors[graph.outputs_of(op).front()].producer]);
     }
   }
   CHECK(graph::critical_bytes(graph) > 0);

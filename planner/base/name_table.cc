@@ -4,8 +4,17 @@
 
 namespace shardfit {
 
-NameTable::NameTable(std::size_t expected)
-    : slots_(std::bit_ceil(2 * (expected < 4 ? 4 : expected))) {}
+namespace {
+
+std::size_t slots_for(std::size_t names) { return std::bit_ceil(2 * (names < 4 ? 4 : names)); }
+
+}  // namespace
+
+NameTable::NameTable(std::size_t expected) : slots_(slots_for(expected)) {}
+
+void NameTable::reserve(std::size_t expected) {
+  if (slots_for(expected) > slots_.size()) resize(slots_for(expected));
+}
 
 std::size_t NameTable::place_of(std::string_view name) const {
   const std::size_t mask = slots_.size() - 1;
@@ -14,8 +23,8 @@ std::size_t NameTable::place_of(std::string_view name) const {
   return place;
 }
 
-void NameTable::grow() {
-  std::vector<Slot> before(2 * slots_.size());
+void NameTable::resize(std::size_t slots) {
+  std::vector<Slot> before(slots);
   before.swap(slots_);
   for (const Slot& slot : before) {
     if (slot.text) slots_[place_of(slot.name())] = slot;
@@ -23,7 +32,7 @@ void NameTable::grow() {
 }
 
 std::int32_t NameTable::add(std::string_view name, std::int32_t number) {
-  if (2 * (size_ + 1) > slots_.size()) grow();
+  if (2 * (size_ + 1) > slots_.size()) resize(2 * slots_.size());
   Slot& slot = slots_[place_of(name)];
   if (slot.text) return slot.number;
   slot = {name.data(), static_cast<std::uint32_t>(name.size()), number};

@@ -14,6 +14,7 @@ class NameTable {
  public:
   /// Room for `expected` names; more may come.
   explicit NameTable(std::size_t expected = 0);
+  void reserve(std::size_t expected);
 
   /// Gives the name this number, unless it has one; the number that it has.
   std::int32_t add(std::string_view name, std::int32_t number);
@@ -31,7 +32,7 @@ class NameTable {
   };
   /// Where the name stands, or the free place where it would.
   std::size_t place_of(std::string_view name) const;
-  void grow();
+  void resize(std::size_t slots);
 
   std::vector<Slot> slots_;  // a power of two, at most half of them taken
   std::size_t size_ = 0;

@@ -88,51 +88,79 @@ std::string flops_text(double flops) {
   return unit == std::string::npos ? text : text.substr(0, unit);
 }
 
-struct Row {
-  std::string name;
-  std::vector<std::string> cells;
-};
+/// Rows of a name and numbers, kept as one text: a graph may have 10^5 of them.
+class Table {
+ public:
+  explicit Table(std::size_t columns) : widths_(columns, 0) {}
 
-Row row_of(const std::string& name, const Layer& layer) {
-  return {name,
-          {format_count(layer.parameters), format_count(layer.parameter_bytes),
-           format_count(layer.saved_bytes), flops_text(layer.forward.flops),
-           format_count(layer.operators)}};
-}
-
-/// A row whose name leaves no room for its numbers on one line puts them on the next.
-void print_row(const Row& row, const std::vector<std::size_t>& widths, std::size_t name_width,
-               std::ostream& out) {
-  if (row.name.size() > name_width) {
-    out << row.name << "\n" << std::string(name_width, ' ');
-  } else {
-    out << row.name << std::string(name_width - row.name.size(), ' ');
-  }
-  for (std::size_t i = 0; i < row.cells.size(); ++i) {
-    out << std::string(widths[i] - row.cells[i].size() + 1, ' ') << row.cells[i];
-  }
-  out << "\n";
-}
-
-void print_rows(const std::vector<Row>& rows, std::ostream& out) {
-  std::vector<std::size_t> widths(rows.front().cells.size(), 0);
-  std::size_t longest = 0;
-  std::size_t numbers = 0;
-  for (const Row& row : rows) {
-    longest = std::max(longest, row.name.size());
-    for (std::size_t i = 0; i < row.cells.size(); ++i) {
-      widths[i] = std::max(widths[i], row.cells[i].size());
+  void add(std::string_view name, std::initializer_list<std::string_view> cells) {
+    put(name);
+    longest_ = std::max(longest_, name.size());
+    auto width = widths_.begin();
+    for (const std::string_view cell : cells) {
+      put(cell);
+      *width = std::max(*width, cell.size());
+      ++width;
     }
   }
-  for (const std::size_t width : widths) numbers += width + 1;
-  const std::size_t room = numbers < screen_width ? screen_width - numbers : 0;
-  for (const Row& row : rows) print_row(row, widths, std::min(longest, room), out);
+
+  void print(std::ostream& out) const {
+    std::size_t numbers = 0;
+    for (const std::size_t width : widths_) numbers += width + 1;
+    const std::size_t room = numbers < screen_width ? screen_width - numbers : 0;
+    const std::size_t name_width = std::min(longest_, room);
+    std::string lines;
+    lines.reserve(ends_.size() / (widths_.size() + 1) * (name_width + numbers + 1));
+    std::size_t start = 0;
+    for (std::size_t at = 0; at < ends_.size();) {
+      const auto next = [&] {
+        const auto cell = std::string_view(text_).substr(start, ends_[at] - start);
+        start = ends_[at++];
+        return cell;
+      };
+      print_name(next(), name_width, lines);
+      for (const std::size_t width : widths_) {
+        const std::string_view cell = next();
+        lines.append(width - cell.size() + 1, ' ').append(cell);
+      }
+      lines += '\n';
+    }
+    out.write(lines.data(), static_cast<std::streamsize>(lines.size()));
+  }
+
+ private:
+  void put(std::string_view cell) {
+    text_ += cell;
+    ends_.push_back(text_.size());
+  }
+  /// A name that leaves no room for its numbers on one line puts them on the next.
+  static void print_name(std::string_view name, std::size_t width, std::string& lines) {
+    lines += name;
+    if (name.size() > width) lines += '\n';
+    lines.append(name.size() > width ? width : width - name.size(), ' ');
+  }
+
+  std::vector<std::size_t> widths_;  // of the cells
+  std::size_t longest_ = 0;          // name
+  std::string text_;                 // names and cells, row by row
+  std::vector<std::size_t> ends_;    // of each in the text
+};
+
+void add_row(Table& table, std::string_view name, const Layer& layer) {
+  table.add(name, {format_count(layer.parameters), format_count(layer.parameter_bytes),
+                   format_count(layer.saved_bytes), flops_text(layer.forward.flops),
+                   format_count(layer.operators)});
+}
+
+/// As published, some buffers too. A person's graph has none of those, and one network only.
+std::int64_t parameters_of(const ModelGraph& graph, const program::Lowering& lowering) {
+  return lowering.model().graph ? graph.total.parameters : lowering.parameter_count();
 }
 
 void print_table(const ModelGraph& graph, const program::Lowering& lowering,
                  const program::TrainingJob& job, std::ostream& out) {
   const spec::ModelSpec& model = lowering.model();
-  const std::int64_t count = lowering.parameter_count();  // as published: some buffers too
+  const std::int64_t count = parameters_of(graph, lowering);
   out << model.name << ", family " << lowering.family().name << ": " << format_count(count)
       << " parameters"
       << (count == graph.total.parameters
@@ -141,8 +169,8 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
       << "\n"
       << "micro-batch " << format_count(job.micro_batch) << ", sequence "
       << format_count(job.sequence) << ", " << precision_text(job) << "\n\n";
-  std::vector<Row> rows{
-      {"layer", {"parameters", "their bytes", "saved bytes", "flops", "operators"}}};
+  Table table(5);
+  table.add("layer", {"parameters", "their bytes", "saved bytes", "flops", "operators"});
   bool repeated = false;
   for (const LayerGroup& group : graph::equal_layers(graph)) {
     std::string name = graph::group_name(graph, group);
@@ -150,10 +178,10 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
       name += " x " + std::to_string(group.count);
       repeated = true;
     }
-    rows.push_back(row_of(name, graph.layers[group.first]));
+    add_row(table, name, graph.layers[group.first]);
   }
-  rows.push_back(row_of("total", graph.total));
-  print_rows(rows, out);
+  add_row(table, "total", graph.total);
+  table.print(out);
   const auto tokens = static_cast<double>(job.micro_batch) * static_cast<double>(job.sequence);
   out << "\n";
   if (repeated)
@@ -204,9 +232,10 @@ void print_count(const program::Lowering& lowering, bool json, std::ostream& out
   }
   out << lowering.model().name << ", family " << lowering.family().name << ": "
       << format_count(lowering.parameter_count()) << " parameters\n\n";
-  std::vector<Row> rows{{"module", {"parameters"}}};
-  for (const auto& [part, count] : parts) rows.push_back({part, {format_count(count)}});
-  print_rows(rows, out);
+  Table table(1);
+  table.add("module", {"parameters"});
+  for (const auto& [part, count] : parts) table.add(part, {format_count(count)});
+  table.print(out);
   out << "\nThe memory of this network is not modelled.\n";
 }
 
@@ -277,11 +306,11 @@ class GraphWriter {
     text("layer", graph.layers[op.layer].name);
     number("saved_bytes", op.saved_bytes);
     work(op.forward, op.backward);
-    tensors("inputs", graph, op.inputs);
-    tensors("outputs", graph, op.outputs);
+    tensors("inputs", graph, graph.inputs_of(op));
+    tensors("outputs", graph, graph.outputs_of(op));
     writer_.EndObject();
   }
-  void tensors(const char* key, const ModelGraph& graph, const std::vector<std::uint32_t>& list) {
+  void tensors(const char* key, const ModelGraph& graph, std::span<const std::uint32_t> list) {
     writer_.Key(key);
     writer_.StartArray();
     for (const std::uint32_t i : list) {

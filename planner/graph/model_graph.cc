@@ -23,7 +23,7 @@ using Boosted = boost::adjacency_list<boost::vecS, boost::vecS, boost::directedS
 Boosted boosted(const ModelGraph& graph) {
   Boosted out(graph.operators.size());
   for (std::size_t i = 0; i < graph.operators.size(); ++i) {
-    for (const std::uint32_t input : graph.operators[i].inputs) {
+    for (const std::uint32_t input : graph.inputs_of(graph.operators[i])) {
       const std::int32_t producer = graph.tensors[input].producer;
       if (producer >= 0) {
         boost::add_edge(static_cast<std::size_t>(producer), i, EdgeTensor{input}, out);
@@ -37,20 +37,21 @@ Boosted boosted(const ModelGraph& graph) {
 std::int32_t drawn_producer(const ModelGraph& graph, std::int32_t producer) {
   while (producer >= 0) {
     const Operator& op = graph.operators[static_cast<std::size_t>(producer)];
-    if (!op.view || op.inputs.empty()) break;
-    producer = graph.tensors[op.inputs.front()].producer;
+    if (!op.view || op.inputs == 0) break;
+    producer = graph.tensors[graph.inputs_of(op).front()].producer;
   }
   return producer;
 }
 
-std::string last_part(const std::string& path) {
+std::string_view last_part(std::string_view path) {
   const std::size_t dot = path.rfind('.');
-  return dot == std::string::npos ? path : path.substr(dot + 1);
+  return dot == std::string_view::npos ? path : path.substr(dot + 1);
 }
 
-std::string list_of(const std::string& name) {
-  const std::string last = last_part(name);
-  const bool number = !last.empty() && last.find_first_not_of("0123456789") == std::string::npos;
+std::string_view list_of(std::string_view name) {
+  const std::string_view last = last_part(name);
+  const bool number =
+      !last.empty() && last.find_first_not_of("0123456789") == std::string_view::npos;
   return number ? name.substr(0, name.size() - last.size()) : "";
 }
 
@@ -75,7 +76,7 @@ std::vector<LayerGroup> equal_layers(const ModelGraph& graph) {
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     if (!groups.empty()) {
       const Layer& before = graph.layers[i - 1];
-      const std::string list = list_of(graph.layers[i].name);
+      const std::string_view list = list_of(graph.layers[i].name);
       if (!list.empty() && list == list_of(before.name) && equal(before, graph.layers[i])) {
         ++groups.back().count;
         continue;
@@ -89,7 +90,7 @@ std::vector<LayerGroup> equal_layers(const ModelGraph& graph) {
 std::string group_name(const ModelGraph& graph, const LayerGroup& group) {
   const std::string& first = graph.layers[group.first].name;
   if (group.count == 1) return first.empty() ? "(the model itself)" : first;
-  return first + " .. " + last_part(graph.layers[group.first + group.count - 1].name);
+  return first + " .. " + std::string(last_part(graph.layers[group.first + group.count - 1].name));
 }
 
 std::vector<std::uint32_t> topological_order(const ModelGraph& graph) {
@@ -130,7 +131,7 @@ void write_dot(const ModelGraph& graph, std::ostream& out) {
     if (op.view) continue;
     vertex[i] = static_cast<std::int32_t>(boost::add_vertex(drawn));
     shown.push_back(static_cast<std::uint32_t>(i));
-    for (const std::uint32_t input : op.inputs) {
+    for (const std::uint32_t input : graph.inputs_of(op)) {
       const std::int32_t producer = drawn_producer(graph, graph.tensors[input].producer);
       if (producer < 0 || vertex[static_cast<std::size_t>(producer)] < 0) continue;
       boost::add_edge(static_cast<std::size_t>(vertex[static_cast<std::size_t>(producer)]),

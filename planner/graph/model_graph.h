@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <iosfwd>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,10 +36,12 @@ struct Work {
 
 struct Operator {
   const char* kind = "";
-  std::uint32_t module = 0;                    // index into ModelGraph::modules
-  std::uint32_t layer = 0;                     // index into ModelGraph::layers
-  bool view = false;                           // launches nothing
-  std::vector<std::uint32_t> inputs, outputs;  // tensors
+  std::uint32_t module = 0;  // index into ModelGraph::modules
+  std::uint32_t layer = 0;   // index into ModelGraph::layers
+  bool view = false;         // launches nothing
+  // Its tensors stand in ModelGraph::links, inputs first.
+  std::uint32_t first_link = 0;
+  std::uint32_t inputs = 0, outputs = 0;
   Work forward, backward;
   /// What autograd keeps because of this operator until its backward has run. A storage counts
   /// once, with the first operator that saves it, or with the one that made it where several layers
@@ -63,9 +66,16 @@ struct ModelGraph {
   std::vector<std::string> modules;
   std::vector<Operator> operators;
   std::vector<TensorEdge> tensors;
-  std::vector<Layer> layers;  // in the order in which the modules were made
-  Layer total;                // their sum
+  std::vector<std::uint32_t> links;  // tensors of operators
+  std::vector<Layer> layers;         // in the order in which the modules were made
+  Layer total;                       // their sum
   const Layer* find_layer(const std::string& name) const;
+  std::span<const std::uint32_t> inputs_of(const Operator& op) const {
+    return std::span(links).subspan(op.first_link, op.inputs);
+  }
+  std::span<const std::uint32_t> outputs_of(const Operator& op) const {
+    return std::span(links).subspan(op.first_link + op.inputs, op.outputs);
+  }
 };
 
 /// Equal neighbours among the layers, in numbers and in the list they stand in.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <map>
-#include <unordered_set>
 
 #include "base/units.h"
 #include "tensor/runtime.h"
@@ -24,7 +22,7 @@ std::uint64_t key_of(std::int32_t producer, std::uint32_t storage) {
 }
 
 /// The part of a module's path that names its layer: up to the first number, or all of it.
-std::string layer_name(const std::string& path) {
+std::string_view layer_name(std::string_view path) {
   std::size_t start = 0;
   while (start < path.size()) {
     const std::size_t dot = std::min(path.find('.', start), path.size());
@@ -38,9 +36,9 @@ std::string layer_name(const std::string& path) {
   return path;
 }
 
-std::string owner_of(const std::string& parameter) {
+std::string_view owner_of(std::string_view parameter) {
   const std::size_t dot = parameter.rfind('.');
-  return dot == std::string::npos ? "" : parameter.substr(0, dot);
+  return dot == std::string_view::npos ? "" : parameter.substr(0, dot);
 }
 
 void add(Layer& sum, const Layer& part) {
@@ -61,9 +59,9 @@ bool empty(const Layer& layer) {
 
 }  // namespace
 
-std::uint32_t Trace::output_number(const Tensor& tensor, std::int32_t producer) {
+std::uint32_t Trace::new_number(const Tensor& tensor, std::int32_t producer) {
   const auto number = static_cast<std::uint32_t>(graph_.tensors.size());
-  TensorEdge edge;
+  TensorEdge& edge = graph_.tensors.emplace_back();
   edge.shape = tensor.shape();
   edge.dtype = tensor.dtype();
   edge.storage = storage_of(tensor);
@@ -71,14 +69,22 @@ std::uint32_t Trace::output_number(const Tensor& tensor, std::int32_t producer) 
   if (edge.storage != no_storage && producer < 0) {
     edge.parameter = runtime_.program.storages[edge.storage].category == Category::parameter;
   }
-  numbers_[key_of(producer, edge.storage)] = number;
-  graph_.tensors.push_back(std::move(edge));
   return number;
 }
 
 std::uint32_t Trace::tensor_number(const Tensor& tensor) {
-  const auto it = numbers_.find(key_of(tensor->producer, storage_of(tensor)));
-  return it == numbers_.end() ? output_number(tensor, tensor->producer) : it->second;
+  const std::uint32_t storage = storage_of(tensor);
+  if (tensor->producer >= 0) {
+    const Operator& op = graph_.operators[static_cast<std::size_t>(tensor->producer)];
+    const auto outputs = graph_.outputs_of(op);
+    const auto it = std::find_if(outputs.rbegin(), outputs.rend(), [&](std::uint32_t output) {
+      return graph_.tensors[output].storage == storage;
+    });
+    if (it != outputs.rend()) return *it;
+  }
+  const auto [it, fresh] = numbers_.emplace(key_of(tensor->producer, storage), 0);
+  if (fresh) it->second = new_number(tensor, tensor->producer);
+  return it->second;
 }
 
 std::int32_t Trace::ran(const Compute& cost, tensor::Tensors inputs, tensor::Tensors outputs) {
@@ -96,33 +102,43 @@ std::int32_t Trace::ran(const Compute& cost, tensor::Tensors inputs, tensor::Ten
   op.module = cost.module;
   op.view = cost.bytes == 0;
   op.forward = {cost.flops, cost.bytes};
+  op.first_link = static_cast<std::uint32_t>(graph_.links.size());
   for (const Tensor& tensor : inputs) {
-    if (tensor) op.inputs.push_back(tensor_number(tensor));
+    if (tensor) graph_.links.push_back(tensor_number(tensor));
   }
+  op.inputs = static_cast<std::uint32_t>(graph_.links.size()) - op.first_link;
   for (const Tensor& tensor : outputs) {
-    op.outputs.push_back(output_number(tensor, number));
+    graph_.links.push_back(new_number(tensor, number));
+    ++op.outputs;
     const std::uint32_t storage = storage_of(tensor);
     if (storage == no_storage) continue;
     if (maker_.size() <= storage) maker_.resize(storage + std::size_t{1}, -1);
     if (maker_[storage] < 0 && !op.view) maker_[storage] = number;
   }
-  graph_.operators.push_back(std::move(op));
+  graph_.operators.push_back(op);
   return number;
 }
 
 void Trace::backward_begins(const Tensor& root) {
   if (whole_ || !root->grad_fn) return;
   whole_ = true;
-  std::vector<const Node*> nodes{root->grad_fn.get()};
-  std::unordered_set<const Node*> seen{nodes.front()};
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    for (const tensor::Edge& edge : nodes[i]->next) {
-      if (edge.node && seen.insert(edge.node.get()).second) nodes.push_back(edge.node.get());
+  // By sequence number, which all but the accumulating nodes have to themselves; those save
+  // nothing.
+  std::vector<const Node*> nodes(root->grad_fn->sequence + 1, nullptr);
+  std::vector<const Node*> open{root->grad_fn.get()};
+  nodes.back() = open.front();
+  while (!open.empty()) {
+    const Node* node = open.back();
+    open.pop_back();
+    for (const tensor::Edge& edge : node->next) {
+      if (!edge.node || edge.node->sequence == tensor::accumulate_sequence) continue;
+      if (edge.node->sequence >= nodes.size()) nodes.resize(edge.node->sequence + 1, nullptr);
+      const Node*& place = nodes[edge.node->sequence];
+      if (!place) open.push_back(place = edge.node.get());
     }
   }
-  std::sort(nodes.begin(), nodes.end(),
-            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
   for (const Node* node : nodes) {
+    if (!node) continue;
     for (int i = 0; i < static_cast<int>(node->saved.size()); ++i) {
       const Tensor saved = node->load(i);
       if (!saved || !saved->storage) continue;
@@ -141,14 +157,11 @@ std::uint32_t Trace::layer_of(std::uint32_t module) {
   if (layer_of_module_.size() <= module) layer_of_module_.resize(graph_.modules.size(), no_storage);
   std::uint32_t& layer = layer_of_module_[module];
   if (layer != no_storage) return layer;
-  const std::string name = layer_name(graph_.modules[module]);
-  const auto [it, fresh] =
-      layer_numbers_.emplace(name, static_cast<std::uint32_t>(graph_.layers.size()));
-  if (fresh) {
-    graph_.layers.emplace_back();
-    graph_.layers.back().name = name;
-  }
-  return layer = it->second;
+  const std::string_view name = layer_name(graph_.modules[module]);
+  layer = static_cast<std::uint32_t>(
+      layer_numbers_.add(name, static_cast<std::int32_t>(graph_.layers.size())));
+  if (layer == graph_.layers.size()) graph_.layers.emplace_back().name = name;
+  return layer;
 }
 
 /// Operators that read parameters and nothing else make copies of them, whatever the batch.
@@ -156,8 +169,8 @@ void Trace::mark_weight_copies() {
   copies_weights_.assign(graph_.operators.size(), false);
   for (std::size_t i = 0; i < graph_.operators.size(); ++i) {
     const Operator& op = graph_.operators[i];
-    bool only = !op.inputs.empty();
-    for (const std::uint32_t input : op.inputs) {
+    bool only = op.inputs > 0;
+    for (const std::uint32_t input : graph_.inputs_of(op)) {
       const TensorEdge& tensor = graph_.tensors[input];
       const bool copied =
           tensor.producer >= 0 && copies_weights_[static_cast<std::size_t>(tensor.producer)];
@@ -170,20 +183,25 @@ void Trace::mark_weight_copies() {
 void Trace::count_saved() {
   mark_weight_copies();
   struct Count {
-    std::int32_t operation;  // the first that saves it
-    bool shared = false;     // by several layers
+    std::int32_t operation = -1;  // the first that saves it
+    bool shared = false;          // by several layers
   };
-  std::map<std::uint32_t, Count> storages;
+  std::vector<Count> storages(runtime_.program.storages.size());
   for (const Keeper& keeper : keepers_) {
     if (keeper.operation < 0) continue;
-    const auto [it, fresh] = storages.emplace(keeper.storage, Count{keeper.operation});
-    if (fresh) continue;
+    Count& count = storages[keeper.storage];
+    if (count.operation < 0) {
+      count.operation = keeper.operation;
+      continue;
+    }
     const auto layer = [this](std::int32_t operation) {
       return graph_.operators[static_cast<std::size_t>(operation)].layer;
     };
-    if (layer(it->second.operation) != layer(keeper.operation)) it->second.shared = true;
+    if (layer(count.operation) != layer(keeper.operation)) count.shared = true;
   }
-  for (const auto& [storage, count] : storages) {
+  for (std::size_t storage = 0; storage < storages.size(); ++storage) {
+    const Count& count = storages[storage];
+    if (count.operation < 0) continue;
     const std::int32_t maker = storage < maker_.size() ? maker_[storage] : -1;
     const std::int32_t keeper = count.shared && maker >= 0 ? maker : count.operation;
     Operator& op = graph_.operators[static_cast<std::size_t>(keeper)];
@@ -205,8 +223,8 @@ ModelGraph Trace::finish(const std::vector<model::Parameter>& parameters) {
   make_layers();
   count_saved();
   for (const model::Parameter& p : parameters) {
-    const auto it = layer_numbers_.find(layer_name(owner_of(p.path)));
-    Layer& layer = graph_.layers[it == layer_numbers_.end() ? 0 : it->second];
+    const auto number = layer_numbers_.find(layer_name(owner_of(p.path)));
+    Layer& layer = graph_.layers[static_cast<std::size_t>(number.value_or(0))];
     const std::int64_t bytes = checked_multiply(p.tensor.count(), element_size(p.tensor.dtype()));
     layer.parameters = checked_add(layer.parameters, p.tensor.count());
     layer.parameter_bytes = checked_add(layer.parameter_bytes, bytes);
@@ -223,6 +241,7 @@ ModelGraph Trace::finish(const std::vector<model::Parameter>& parameters) {
     add(graph_.layers[op.layer], part);
   }
   std::vector<Layer> layers;
+  layers.reserve(graph_.layers.size());
   std::vector<std::uint32_t> moved(graph_.layers.size(), 0);
   for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
     if (empty(graph_.layers[i])) continue;

@@ -4,6 +4,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/name_table.h"
 #include "graph/model_graph.h"
 #include "model/machine.h"
 #include "tensor/recorder.h"
@@ -28,7 +29,7 @@ class Trace : public tensor::OperatorRecorder {
     std::int32_t operation = -1;
   };
   std::uint32_t tensor_number(const tensor::Tensor& tensor);
-  std::uint32_t output_number(const tensor::Tensor& tensor, std::int32_t producer);
+  std::uint32_t new_number(const tensor::Tensor& tensor, std::int32_t producer);
   void make_layers();
   void count_saved();
   void mark_weight_copies();
@@ -40,8 +41,9 @@ class Trace : public tensor::OperatorRecorder {
   bool whole_ = false;         // the autograd graph has been read
   std::vector<Keeper> keepers_;
   std::vector<std::int32_t> maker_;  // of a storage: the operator that allocated it
-  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;  // (producer, storage) -> tensor
-  std::unordered_map<std::string, std::uint32_t> layer_numbers_;
+  /// (producer, storage) -> tensor, of those that are no outputs of their producer.
+  std::unordered_map<std::uint64_t, std::uint32_t> numbers_;
+  NameTable layer_numbers_;  // names are parts of modules' paths
   std::vector<std::uint32_t> layer_of_module_;
   std::vector<bool> copies_weights_;  // by operator: reads nothing but parameters
 };

@@ -49,7 +49,7 @@ bool names_pass(const Expr& e) {
 
 bool names_pass(const spec::GraphScope& scope) {
   return std::any_of(scope.operators.begin(), scope.operators.end(), [](const GraphOperator& op) {
-    if (op.body) return names_pass(op.times) || names_pass(*op.body);
+    if (op.body) return names_pass(op.body->times) || names_pass(*op.body);
     return std::any_of(op.fields.begin(), op.fields.end(),
                        [](const auto& field) { return names_pass(field.second); });
   });
@@ -327,16 +327,16 @@ GraphValues::Ran GraphValues::build_and_run(const GraphOperator& op,
 std::optional<std::int64_t> GraphValues::times(const GraphOperator& loop) {
   const std::size_t known = faults.size();
   try {
-    const Value value = evaluate(loop.times, -1);
+    const Value value = evaluate(loop.body->times, -1);
     if (faults.size() > known) return {};
     if (value.kind == ValueKind::integer && value.integer >= 1 && value.integer <= most_passes) {
       return value.integer;
     }
-    faults.error(loop.times.where, "'repeat' of " + quoted(loop.name) +
+    faults.error(loop.body->times.where, "'repeat' of " + quoted(loop.name) +
                                        ": expected a whole number from 1 to " +
                                        format_count(most_passes));
   } catch (const std::runtime_error& error) {
-    faults.error(loop.times.where, "'repeat' of " + quoted(loop.name) + ": " + error.what());
+    faults.error(loop.body->times.where, "'repeat' of " + quoted(loop.name) + ": " + error.what());
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <queue>
 
 namespace shardfit::spec {
@@ -14,14 +15,24 @@ constexpr std::size_t shown_of_cycle = 8;
 std::vector<std::int32_t> order_of(const GraphScope& scope) {
   const std::size_t n = scope.operators.size();
   std::vector<std::int32_t> waits(n, 0);
-  std::vector<std::vector<std::int32_t>> readers(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    for (const std::int32_t input : scope.operators[i].inputs) {
-      if (input < 0) continue;
-      readers[static_cast<std::size_t>(input)].push_back(static_cast<std::int32_t>(i));
-      ++waits[i];
+  // Readers of operator i: those from first[i] to first[i + 1].
+  std::vector<std::size_t> first(n + 2, 0);
+  const auto for_each_read = [&](const auto& visit) {
+    for (std::size_t i = 0; i < n; ++i) {
+      for (const std::int32_t input : scope.operators[i].inputs) {
+        if (input >= 0) visit(static_cast<std::size_t>(input), i);
+      }
     }
-  }
+  };
+  for_each_read([&](std::size_t input, std::size_t i) {
+    ++first[input + 2];
+    ++waits[i];
+  });
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  std::vector<std::int32_t> readers(first.back());
+  for_each_read([&](std::size_t input, std::size_t i) {
+    readers[first[input + 1]++] = static_cast<std::int32_t>(i);
+  });
   std::priority_queue<std::int32_t, std::vector<std::int32_t>, std::greater<>> ready;
   for (std::size_t i = 0; i < n; ++i) {
     if (waits[i] == 0) ready.push(static_cast<std::int32_t>(i));
@@ -32,7 +43,9 @@ std::vector<std::int32_t> order_of(const GraphScope& scope) {
     const std::int32_t next = ready.top();
     ready.pop();
     order.push_back(next);
-    for (const std::int32_t reader : readers[static_cast<std::size_t>(next)]) {
+    const auto at = static_cast<std::size_t>(next);
+    for (std::size_t r = first[at]; r < first[at + 1]; ++r) {
+      const std::int32_t reader = readers[r];
       if (--waits[static_cast<std::size_t>(reader)] == 0) ready.push(reader);
     }
   }
@@ -94,19 +107,32 @@ void report_unread(const GraphScope& scope, Diagnostics& faults) {
   }
 }
 
+/// Each operator stands after what it reads.
+bool is_sorted(const GraphScope& scope) {
+  std::int32_t at = 0;
+  for (const GraphOperator& op : scope.operators) {
+    for (const std::int32_t input : op.inputs) {
+      if (input >= at) return false;
+    }
+    ++at;
+  }
+  return true;
+}
+
 }  // namespace
 
 void sort_operators(GraphScope& scope, Diagnostics& faults) {
+  if (is_sorted(scope)) {
+    if (faults.empty()) report_unread(scope, faults);
+    return;
+  }
   const std::vector<std::int32_t> order = order_of(scope);
   if (order.size() < scope.operators.size()) return report_cycle(scope, order, faults);
   if (faults.empty()) report_unread(scope, faults);
   std::vector<std::int32_t> place(order.size());
-  bool moved = false;
   for (std::size_t i = 0; i < order.size(); ++i) {
     place[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
-    moved = moved || order[i] != static_cast<std::int32_t>(i);
   }
-  if (!moved) return;
   std::vector<GraphOperator> sorted(order.size());
   for (std::size_t i = 0; i < order.size(); ++i) {
     sorted[i] = std::move(scope.operators[static_cast<std::size_t>(order[i])]);

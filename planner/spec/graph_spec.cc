@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <optional>
-#include <unordered_map>
 
+#include "base/name_table.h"
 #include "spec/data_directory.h"
 #include "spec/graph_order.h"
 
@@ -34,26 +34,60 @@ bool is_name(const std::string& text) {
   });
 }
 
-/// Suggestions among many names cost time: only faults that are shown get one.
-std::vector<std::string> nearest(const std::string& word, const std::vector<std::string>& names,
-                                 const Diagnostics& faults) {
-  if (faults.size() >= Diagnostics::most_shown) return {};
+std::vector<std::string> nearest(const std::string& word, const std::vector<std::string>& names) {
   const std::string near = closest(word, names);
   if (near.empty()) return {};
   return {"did you mean '" + near + "'?"};
 }
 
-/// The operators of one scope while they are read.
+/// How an operator is called in messages.
+std::string title(const Node& node) { return "operator " + quoted(node.key); }
+
+/// The kinds by the names that people write.
+class Kinds {
+ public:
+  explicit Kinds(const FamilySpec& family) : family_(family), numbers_(family.classes.size()) {
+    for (std::size_t i = 0; i < family.classes.size(); ++i) {
+      const std::string_view name = family.classes[i].name;
+      if (!name.starts_with(kind_prefix)) continue;
+      numbers_.add(name.substr(std::string_view(kind_prefix).size()), static_cast<std::int32_t>(i));
+    }
+  }
+
+  /// The operator's kind; a fault where it is none.
+  const ClassSpec* find(const Node& kind, const Node& op, Diagnostics& faults) const {
+    if (kind.kind == Kind::string) {
+      const auto number = numbers_.find(kind.text);
+      if (number) return &family_.classes[static_cast<std::size_t>(*number)];
+      std::vector<std::string> names;
+      for (const ClassSpec& c : family_.classes) {
+        if (!kind_name(c).empty()) names.push_back(kind_name(c));
+      }
+      faults.error(kind.where, title(op) + ": unknown kind " + quoted(kind.text),
+                   suggest(kind.text, names));
+    } else if (kind.kind != Kind::faulty) {
+      faults.error(kind.where, title(op) + ": expected a kind, found " + describe(kind));
+    }
+    return nullptr;
+  }
+
+ private:
+  const FamilySpec& family_;
+  NameTable numbers_;
+};
+
+/// The operators of one scope while they are read. Names are those of the file's tree, which stays
+/// until all is read.
 class ScopeReader {
  public:
-  ScopeReader(const FamilySpec& kinds, ScopeReader* outer, Diagnostics& faults)
+  ScopeReader(const Kinds& kinds, ScopeReader* outer, Diagnostics& faults)
       : kinds_(kinds), outer_(outer), faults_(faults) {}
 
   GraphScope scope;
 
-  void add_input(const std::string& name) {
-    values_.emplace(name, -1 - static_cast<std::int32_t>(scope.inputs.size()));
-    scope.inputs.push_back(name);
+  void add_input(std::string_view name) {
+    values_.add(name, -1 - static_cast<std::int32_t>(scope.inputs.size()));
+    scope.inputs.emplace_back(name);
   }
 
   /// Names first, so that operators may stand in any order.
@@ -66,8 +100,7 @@ class ScopeReader {
       if (!is_name(node.key)) {
         faults_.error(node.key_where, quoted(node.key) + " is no name for an operator",
                       {"a name is a letter, then letters, digits, '_' and '-'"});
-      } else if (!values_.emplace(node.key, static_cast<std::int32_t>(i)).second &&
-                 values_[node.key] < 0) {
+      } else if (values_.add(node.key, static_cast<std::int32_t>(i)) < 0) {
         faults_.error(node.key_where, quoted(node.key) + " is the name of an input already");
       }
       scope.operators[i].name = node.key;
@@ -80,122 +113,122 @@ class ScopeReader {
   }
 
   /// What a name stands for here; a value of a scope around becomes a further input.
-  std::optional<std::int32_t> find(const std::string& name) {
-    const auto it = values_.find(name);
-    if (it != values_.end()) return it->second;
+  std::optional<std::int32_t> find(std::string_view name) {
+    if (const auto number = values_.find(name)) return number;
     if (!outer_) return {};
     const auto around = outer_->find(name);
     if (!around) return {};
     outer_->scope.operators[outer_->current_].inputs.push_back(*around);
     add_input(name);
-    return values_[name];
+    return values_.find(name);
   }
 
-  std::optional<std::int32_t> find(const Node& name, const std::string& what) {
+  /// `what` gives the words of a message for what reads it.
+  template <class What>
+  std::optional<std::int32_t> find(const Node& name, const What& what) {
     if (name.kind != Kind::string) {
       if (name.kind != Kind::faulty) {
-        faults_.error(name.where, what + ": expected a name, found " + describe(name));
+        faults_.error(name.where, what() + ": expected a name, found " + describe(name));
       }
       return {};
     }
     const auto found = find(name.text);
     if (!found) {
-      faults_.error(name.where, what + ": no operator or input is named " + quoted(name.text),
-                    nearest(name.text, all_names(), faults_));
+      const bool shown = faults_.size() < Diagnostics::most_shown;
+      faults_.error(name.where, what() + ": no operator or input is named " + quoted(name.text),
+                    shown ? nearest(name.text, all_names()) : std::vector<std::string>{});
     }
     return found;
   }
 
   void result(const Node& name, const std::string& what) {
     if (scope.results.empty()) scope.where = name.where;
-    if (const auto value = find(name, what)) scope.results.push_back(*value);
+    if (const auto value = find(name, [&] { return what; })) scope.results.push_back(*value);
   }
 
  private:
   std::vector<std::string> all_names() const {
     std::vector<std::string> names = outer_ ? outer_->all_names() : std::vector<std::string>{};
-    for (const auto& [name, value] : values_) names.push_back(name);
+    for (const std::string_view name : values_.names()) names.emplace_back(name);
     std::sort(names.begin(), names.end());
     return names;
   }
 
   void read_operator(const Node& node) {
-    const std::string what = "operator " + quoted(node.key);
-    if (!as_map(node, what, faults_)) return;
+    if (node.kind != Kind::map) {
+      as_map(node, title(node), faults_);
+      return;
+    }
     const Node* kind = node.child("kind");
-    if (!kind && node.child("repeat")) return read_loop(node, what);
+    if (!kind && node.child("repeat")) return read_loop(node);
     if (!kind) {
-      faults_.error(node.key_where, what + " lacks the key 'kind'",
+      faults_.error(node.key_where, title(node) + " lacks the key 'kind'",
                     {"a loop has 'repeat' in its place"});
       return;
     }
-    const ClassSpec* type = find_kind(*kind, what);
-    read_inputs(node, what, type);
+    const ClassSpec* type = kinds_.find(*kind, node, faults_);
+    read_inputs(node, type);
     if (!type) return;
     scope.operators[current_].kind = type;
-    read_fields(node, what, *type);
+    read_fields(node, *type);
   }
 
-  const ClassSpec* find_kind(const Node& kind, const std::string& what) {
-    if (kind.kind == Kind::string) {
-      const ClassSpec* type = kinds_.find_class(kind_prefix + kind.text);
-      if (type) return type;
-    }
-    std::vector<std::string> names;
-    for (const ClassSpec& c : kinds_.classes) {
-      if (!kind_name(c).empty()) names.push_back(kind_name(c));
-    }
-    if (kind.kind == Kind::string) {
-      faults_.error(kind.where, what + ": unknown kind " + quoted(kind.text),
-                    suggest(kind.text, names));
-    } else if (kind.kind != Kind::faulty) {
-      faults_.error(kind.where, what + ": expected a kind, found " + describe(kind));
-    }
-    return nullptr;
-  }
-
-  void read_inputs(const Node& node, const std::string& what, const ClassSpec* type) {
+  void read_inputs(const Node& node, const ClassSpec* type) {
     const Node* from = node.child("from");
     if (!from) {
-      faults_.error(node.key_where, what + " lacks the key 'from': what it reads");
+      faults_.error(node.key_where, title(node) + " lacks the key 'from': what it reads");
       return;
     }
-    std::vector<std::int32_t> read;
     const bool list = from->kind == Kind::list;
-    for (const Node& name : list ? from->children : std::vector<Node>{*from}) {
-      if (const auto value = find(name, what)) read.push_back(*value);
-    }
-    scope.operators[current_].inputs = std::move(read);
-    if (!type) return;
     const std::size_t count = list ? from->children.size() : 1;
-    std::size_t least = 0;
-    for (const ArgumentSpec& input : type->inputs) least += input.fallback ? 0 : 1;
-    std::size_t most = type->inputs.size();
-    if (joins(*type)) least = 2, most = node.children.size() + count;
-    if (count >= least && count <= most) return;
-    std::string wanted = std::to_string(least) + (least == 1 ? " input" : " inputs");
-    if (joins(*type)) wanted = "2 inputs or more";
-    if (!joins(*type) && most > least) {
-      wanted = std::to_string(least) + " to " + std::to_string(most) + " inputs";
+    std::vector<std::int32_t>& read = scope.operators[current_].inputs;
+    read.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const Node& name = list ? from->children[i] : *from;
+      if (const auto value = find(name, [&] { return title(node); })) read.push_back(*value);
     }
-    faults_.error(from->where, what + ": kind " + quoted(kind_name(*type)) + " takes " + wanted +
-                                   ", found " + std::to_string(count));
+    if (type) check_count(node, *from, count, *type);
   }
 
-  void read_fields(const Node& node, const std::string& what, const ClassSpec& type) {
-    std::vector<std::string> known;
-    for (const ArgumentSpec& take : type.takes) {
-      if (!is_inferred(take.name)) known.push_back(take.name);
+  void check_count(const Node& node, const Node& from, std::size_t count, const ClassSpec& type) {
+    std::size_t least = 0;
+    for (const ArgumentSpec& input : type.inputs) least += input.fallback ? 0 : 1;
+    std::size_t most = type.inputs.size();
+    if (joins(type)) least = 2, most = std::max(least, count);
+    if (count >= least && count <= most) return;
+    std::string wanted = std::to_string(least) + (least == 1 ? " input" : " inputs");
+    if (joins(type)) wanted = "2 inputs or more";
+    if (!joins(type) && most > least) {
+      wanted = std::to_string(least) + " to " + std::to_string(most) + " inputs";
     }
+    faults_.error(from.where, title(node) + ": kind " + quoted(kind_name(type)) + " takes " +
+                                  wanted + ", found " + std::to_string(count));
+  }
+
+  static bool is_field(const ClassSpec& type, const std::string& name) {
+    return std::any_of(type.takes.begin(), type.takes.end(), [&](const ArgumentSpec& take) {
+      return take.name == name && !is_inferred(take.name);
+    });
+  }
+  static std::vector<std::string> fields_of(const ClassSpec& type) {
+    std::vector<std::string> fields;
+    for (const ArgumentSpec& take : type.takes) {
+      if (!is_inferred(take.name)) fields.push_back(take.name);
+    }
+    return fields;
+  }
+
+  void read_fields(const Node& node, const ClassSpec& type) {
     for (const Node& field : node.children) {
       if (field.key == "kind" || field.key == "from") continue;
-      if (std::find(known.begin(), known.end(), field.key) == known.end()) {
+      if (!is_field(type, field.key)) {
+        const std::vector<std::string> known = fields_of(type);
         std::vector<std::string> notes = {"it has no fields"};
         if (!known.empty()) notes = suggest(field.key, known);
-        faults_.error(
-            field.key_where,
-            what + ": kind " + quoted(kind_name(type)) + " has no field " + quoted(field.key),
-            std::move(notes));
+        faults_.error(field.key_where,
+                      title(node) + ": kind " + quoted(kind_name(type)) + " has no field " +
+                          quoted(field.key),
+                      std::move(notes));
         continue;
       }
       Expr value = expression_of(field, faults_);
@@ -203,21 +236,22 @@ class ScopeReader {
     }
     for (const ArgumentSpec& take : type.takes) {
       if (take.fallback || is_inferred(take.name) || node.child(take.name)) continue;
-      faults_.error(
-          node.key_where,
-          what + " of kind " + quoted(kind_name(type)) + " lacks the field " + quoted(take.name),
-          {"its fields: " + join(known)});
+      faults_.error(node.key_where,
+                    title(node) + " of kind " + quoted(kind_name(type)) + " lacks the field " +
+                        quoted(take.name),
+                    {"its fields: " + join(fields_of(type))});
     }
   }
 
-  void read_loop(const Node& node, const std::string& what) {
+  void read_loop(const Node& node) {
+    const std::string what = title(node);
     MapView map(node, what, faults_);
-    GraphOperator& loop = scope.operators[current_];
-    loop.times = expression_of(*map.find("repeat"), faults_);
-    if (const Node* from = map.require("from")) {
-      if (const auto value = find(*from, what)) loop.inputs.push_back(*value);
-    }
     ScopeReader body(kinds_, this, faults_);
+    body.scope.times = expression_of(*map.find("repeat"), faults_);
+    if (const Node* from = map.require("from")) {
+      const auto value = find(*from, [&] { return what; });
+      if (value) scope.operators[current_].inputs.push_back(*value);
+    }
     body.add_input(node.key);
     if (const Node* operators = map.require("operators")) body.read(*operators);
     if (const Node* result = map.require("result")) body.result(*result, "'result' of " + what);
@@ -226,11 +260,11 @@ class ScopeReader {
     scope.operators[current_].body = std::make_shared<const GraphScope>(std::move(body.scope));
   }
 
-  const FamilySpec& kinds_;
+  const Kinds& kinds_;
   ScopeReader* outer_;
   Diagnostics& faults_;
   std::size_t current_ = 0;
-  std::unordered_map<std::string, std::int32_t> values_;
+  NameTable values_;
 };
 
 void read_input(const Node& node, GraphSpec& graph, Diagnostics& faults) {
@@ -315,7 +349,8 @@ std::shared_ptr<const GraphSpec> read_graph(const Node& root) {
   Diagnostics faults;
   MapView map(root, "the graph", faults);
   read_head(map, *graph, faults);
-  ScopeReader reader(graph->kinds, nullptr, faults);
+  const Kinds kinds(graph->kinds);
+  ScopeReader reader(kinds, nullptr, faults);
   for (const GraphInput& input : graph->inputs) reader.add_input(input.name);
   if (const Node* operators = map.require("operators")) reader.read(*operators);
   if (const Node* loss = map.find("loss")) {

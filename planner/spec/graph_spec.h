@@ -22,7 +22,6 @@ struct GraphOperator {
   std::vector<std::int32_t> inputs;
   std::vector<std::pair<std::string, Expr>> fields;
   Location where;  // its name
-  Expr times;      // of a loop
   std::shared_ptr<const GraphScope> body;
 };
 
@@ -33,6 +32,7 @@ struct GraphScope {
   std::vector<std::string> inputs;
   std::vector<GraphOperator> operators;  // sorted
   std::vector<std::int32_t> results;     // the loss and further outputs; of a loop one
+  Expr times;                            // of a loop's body: how often it runs
   Location where;                        // of the results
 };
 

@@ -45,6 +45,9 @@ const Node* Node::child(std::string_view name) const {
 }
 
 Kind classify(std::string_view text) {
+  // Most words begin with a letter that no number, null or boolean begins with.
+  constexpr std::string_view others = "nNtTfF~.+-0123456789";
+  if (!text.empty() && others.find(text.front()) == std::string_view::npos) return Kind::string;
   if (is_one_of(text, {"", "~", "null", "Null", "NULL"})) return Kind::null;
   if (is_one_of(text, {"true", "True", "TRUE", "false", "False", "FALSE"})) return Kind::boolean;
   if (is_decimal(text)) return Kind::integer;
