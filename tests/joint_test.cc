@@ -196,6 +196,26 @@ TEST_CASE("with the bytes that the price of memory names, the next configuration
   CHECK(verdict(mebibytes + more - 2) != search::Verdict::fits);
 }
 
+TEST_CASE("the price of memory where samples a second are searched counts other batches too") {
+  const std::int64_t mebibytes = 900;
+  const std::string job = "framework: plain-pytorch, on: [card], ";
+  const auto file = card(mebibytes);
+  const search::Plan plan =
+      planned(plan_of(file.path, job + "micro-batch: auto, objective: throughput"));
+  const search::SearchResult& result = *plan.options.front().search;
+  REQUIRE(result.shadow);
+  const search::ShadowPrice& price = *result.shadow;
+  const search::Found& chosen = *result.best.front().found;
+  CHECK(price.next.configuration.micro_batch > chosen.configuration.micro_batch);
+  CHECK(price.next.samples_per_second > chosen.samples_per_second);
+  CHECK(price.more_samples_per_second ==
+        doctest::Approx(price.next.samples_per_second - chosen.samples_per_second));
+  const auto larger = card(mebibytes + price.short_bytes / (1 << 20) + 1);
+  const search::Plan then = planned(plan_of(
+      larger.path, job + "micro-batch: " + std::to_string(price.next.configuration.micro_batch)));
+  CHECK(then.options.front().verdict == search::Verdict::fits);
+}
+
 TEST_CASE("a search that is stopped gives the best so far and says how far it is from a proof") {
   const auto file = card(900);
   const std::string keys =

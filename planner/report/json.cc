@@ -340,6 +340,7 @@ void write_search(JsonWriter& json, const search::SearchResult& result) {
     json.object([&] {
       json.real("seconds_per_gib", result.shadow->seconds_per_gib());
       json.real("saved_seconds", result.shadow->saved_seconds);
+      json.real("more_samples_per_second", result.shadow->more_samples_per_second);
       json.number("short_bytes", result.shadow->short_bytes);
       json.key("configuration");
       json.object([&] { write_found(json, result.shadow->next); });

@@ -48,6 +48,12 @@ std::string best_words(const Best& best) {
 std::string shadow_words(const SearchResult& result) {
   if (!result.shadow) return "";
   const search::ShadowPrice& price = *result.shadow;
+  if (result.objective == spec::Objective::throughput) {
+    return "a GiB more would be worth " + format_number(price.samples_per_second_per_gib()) +
+           " samples a second: with " + size(price.short_bytes) +
+           " more (interval and no retry included), " + found_words(price.next) + " would fit, " +
+           format_number(price.more_samples_per_second) + " more a second";
+  }
   return "a GiB more would be worth " + time(price.seconds_per_gib()) + " a step: with " +
          size(price.short_bytes) + " more (interval and no retry included), " +
          found_words(price.next) + " would fit, " + time(price.saved_seconds) + " shorter";
@@ -78,7 +84,15 @@ std::vector<std::string> search_lines(const SearchResult& result) {
     lines.push_back(price);
   } else if (fits_somewhere(result) && result.stopped.empty() &&
              result.objective != spec::Objective::memory) {
-    lines.push_back("more memory would save no time");
+    const bool samples = result.objective == spec::Objective::throughput;
+    const std::string none = samples ? "bring more samples a second" : "save time";
+    if (!result.all_dearer) {
+      lines.push_back("none of the configurations that lack least memory would " + none +
+                      "; larger ones were not run");
+    } else {
+      lines.push_back(samples ? "more memory would bring no more samples a second"
+                              : "more memory would save no time");
+    }
   }
   return lines;
 }

@@ -283,13 +283,18 @@ Point* Search::of_way(std::size_t way, Objective objective, const Point& chosen)
 /// the order of their least bytes until those of the next are more than what one was found to need.
 void Search::find_shadow(const Point& chosen, Objective objective) {
   if (objective == Objective::memory || !chosen.timing) return;
+  const bool by_sample = objective == Objective::throughput;
+  const auto samples = [&](const Point& point) {
+    return static_cast<double>(space_.samples_per_step(point));
+  };
   std::vector<Point> extra;
   std::vector<Point*> dearer;
   for (Point& point : space_.points()) {
     const bool fits = point.found && point.found->verdict == Verdict::fits;
     if (&point == &chosen || fits || !counts(point, objective)) continue;
     if (bound_of(point, objective) >= bound_of(chosen, objective)) continue;
-    if (space_.samples_per_step(point) != space_.samples_per_step(chosen)) continue;
+    if (!by_sample && samples(point) != samples(chosen)) continue;
+    if (must_stop()) return;
     space_.bound_bytes(point);
     dearer.push_back(&point);
   }
@@ -301,17 +306,22 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
   }
   int tried = 0;
   for (Point* point : dearer) {
-    if (must_stop() || tried++ >= most_for_shadow) return;
     const bool known = result_.shadow.has_value();
     const std::int64_t least = point->least - space_.budget(*point);
     if (known && least >= result_.shadow->short_bytes) return;
+    if (must_stop() || tried++ >= most_for_shadow) {
+      result_.all_dearer = false;
+      return;
+    }
     space_.run(*point, true);
     const Found& next = *point->found;
     if (next.verdict == Verdict::fits || !next.step_seconds) continue;
-    const double saved = *chosen.found->step_seconds - *next.step_seconds;
+    const double saved =
+        *chosen.found->step_seconds - *next.step_seconds * samples(chosen) / samples(*point);
     const std::int64_t lacks = saved > 0 ? space_.lacks(*point) : 0;
     if (lacks <= 0 || (known && lacks >= result_.shadow->short_bytes)) continue;
-    result_.shadow = ShadowPrice{next, saved, lacks};
+    const double more = next.samples_per_second - chosen.found->samples_per_second;
+    result_.shadow = ShadowPrice{next, saved, more, lacks};
   }
 }
 
@@ -391,6 +401,10 @@ std::string Configuration::words() const {
 
 double ShadowPrice::seconds_per_gib() const {
   return saved_seconds / (static_cast<double>(short_bytes) / gib);
+}
+
+double ShadowPrice::samples_per_second_per_gib() const {
+  return more_samples_per_second / (static_cast<double>(short_bytes) / gib);
 }
 
 bool is_searched(const spec::OptionSpec& option, const spec::PlanSpec& plan) {

@@ -54,9 +54,11 @@ struct Best {
 /// that lacks least.
 struct ShadowPrice {
   Found next;
-  double saved_seconds = 0;      // of a step
-  std::int64_t short_bytes = 0;  // with so many more it fits, its interval included
+  double saved_seconds = 0;            // of a step of as many samples as the chosen one's
+  double more_samples_per_second = 0;  // of all cards
+  std::int64_t short_bytes = 0;        // with so many more it fits, its interval included
   double seconds_per_gib() const;
+  double samples_per_second_per_gib() const;
 };
 
 struct SearchResult {
@@ -69,6 +71,7 @@ struct SearchResult {
   std::string stopped;              // "", "budget", "interrupt"
   std::vector<Best> best;           // the objective asked for, then the others
   std::optional<ShadowPrice> shadow;
+  bool all_dearer = true;  // every configuration was looked at that more memory could bring
 };
 
 struct SearchProgress {
