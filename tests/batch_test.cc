@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <csignal>
+#include <limits>
+
 #include <string>
 
 #include "program/training.h"
@@ -78,6 +81,29 @@ TEST_CASE("each reported maximum fits by plan, and one step above it does not") 
     CHECK(table.cliff.front().words == "one sample more");
     CHECK(table.cliff.front().cell.verdict != search::Verdict::fits);
   }
+}
+
+TEST_CASE("a table that is stopped says which rows are not decided") {
+  const search::Plan plan = planned(plan_of("model: " SHARDFIT_SOURCE_DIR
+                                            "/tests/data/models/tiny-llama.json, task: full, "
+                                            "precision: bf16, on: [rtx3090]"));
+  const search::Option& option = plan.options.front();
+  volatile std::sig_atomic_t flag = 0;
+  const StopCheck stop(std::numeric_limits<double>::infinity(), &flag);
+  const search::BatchTable all = search::find_batches(option, {1024}, &stop);
+  CHECK(all.stopped == StopCheck::Why::no);
+  CHECK(all.rows.at(0).decided);
+  CHECK(all.rows.at(0).largest > 0);
+  flag = 1;
+  const search::BatchTable none = search::find_batches(option, {1024, 2048}, &stop);
+  CHECK(none.stopped == StopCheck::Why::interrupt);
+  REQUIRE(none.rows.size() == 2);
+  for (const search::BatchRow& row : none.rows) {
+    CHECK_FALSE(row.decided);
+    CHECK(row.largest == 0);
+    CHECK(row.tried.empty());
+  }
+  CHECK(none.cliff.empty());
 }
 
 TEST_CASE("a batch nobody asked to keep does not bound the table where options differ in GPUs") {

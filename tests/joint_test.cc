@@ -216,6 +216,29 @@ TEST_CASE("the price of memory where samples a second are searched counts other 
   CHECK(then.options.front().verdict == search::Verdict::fits);
 }
 
+TEST_CASE("the answer of a stopped search is made of a few passes, and is like that of all") {
+  const auto file = card(60000);
+  const std::string job =
+      "framework: plain-pytorch, on: [card], global-batch: 64, micro-batch: auto, budget: 0, "
+      "accumulation: 64";
+  const search::Plan short_plan = planned(plan_of(file.path, job));
+  const search::Option& option = short_plan.options.front();
+  CHECK(option.search->stopped == "budget");
+  REQUIRE(option.job.batch.accumulation == 64);
+  CHECK(std::any_of(option.warnings.begin(), option.warnings.end(), [](const std::string& text) {
+    return text.find("3 of the 64 passes of a step were run") != std::string::npos;
+  }));
+  const search::Plan all = planned(
+      plan_of(file.path, "framework: plain-pytorch, on: [card], micro-batch: 1, accumulation: 64"));
+  const search::Option& whole = all.options.front();
+  CHECK(option.verdict == whole.verdict);
+  REQUIRE(option.timing);
+  CHECK(option.timing->step_seconds == doctest::Approx(whole.timing->step_seconds).epsilon(0.005));
+  CHECK(option.worst_gpu().judgement.unlimited.allocated_peak ==
+        whole.worst_gpu().judgement.unlimited.allocated_peak);
+  CHECK(option.job.job.stop == nullptr);  // nothing that is gone is asked later
+}
+
 TEST_CASE("a search that is stopped gives the best so far and says how far it is from a proof") {
   const auto file = card(900);
   const std::string keys =

@@ -4,11 +4,13 @@
 #include <rapidjson/stringbuffer.h>
 
 #include <algorithm>
+#include <limits>
 #include <ostream>
 
 #include "base/comma_list.h"
 #include "base/format.h"
 #include "cli/cli.h"
+#include "cli/search_watch.h"
 #include "report/report.h"
 #include "search/batch.h"
 #include "search/sharing.h"
@@ -30,9 +32,13 @@ using Json = rapidjson::PrettyWriter<rapidjson::StringBuffer>;
 constexpr std::int64_t most_sequence = 100'000'000;
 constexpr std::size_t most_rows = 64;
 
-/// "." where a smaller batch does not fit, so that this one was not run.
+/// "." where a smaller batch does not fit, so that this one was not run; "?" where the search was
+/// stopped before it was.
 const char* cell_word(const BatchRow& row, std::int64_t micro) {
   const BatchCell* cell = row.find(micro);
+  if (!cell && !row.decided && micro > row.largest) {
+    return row.next && micro > row.next->micro_batch ? "." : "?";
+  }
   if (!cell) return micro <= row.largest ? "fits" : ".";
   constexpr const char* words[] = {"fits", "tight", "no"};
   return words[static_cast<int>(cell->verdict)];
@@ -46,7 +52,8 @@ void write_rows(const BatchTable& table, std::ostream& out) {
   for (const BatchRow& row : table.rows) {
     out << "  " << right(lengths ? format_count(row.sequence) : "", 9);
     for (const std::int64_t micro : table.micro_batches) out << right(cell_word(row, micro), 6);
-    out << right(row.largest == 0 ? "none" : format_count(row.largest), 9);
+    const std::string known = row.largest == 0 ? "" : format_count(row.largest);
+    out << right(row.decided ? (known.empty() ? "none" : known) : known + "?", 9);
     if (lengths && row.largest > 0) out << right(format_count(row.largest * row.sequence), 10);
     out << "\n";
   }
@@ -88,6 +95,12 @@ void write_table(const Option& option, const BatchTable& table, std::ostream& ou
   for (const BatchRow& row : table.rows) {
     if (row.next) write_stop(named(*row.next), *row.next, out);
   }
+  if (table.stopped != StopCheck::Why::no) {
+    const bool budget = table.stopped == StopCheck::Why::budget;
+    out << "\n  " << (budget ? "the budget was used up" : "interrupted")
+        << ": '?' is not decided, and what would follow is missing\n";
+    return;
+  }
   if (table.reads_sequence) write_longest(option, table, out);
   if (!table.edge) return;
   out << "\n  one step from the cliff, at " << named(*table.edge) << "\n";
@@ -123,6 +136,8 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
     json.Int64(row.sequence);
     json.Key("largest_micro_batch");
     json.Int64(row.largest);
+    json.Key("decided");
+    json.Bool(row.decided);
     json.Key("tried");
     json.StartArray();
     for (const BatchCell& cell : row.tried) write_cell(json, cell);
@@ -136,6 +151,9 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
     json.EndObject();
   }
   json.EndArray();
+  json.Key("stopped");
+  constexpr const char* stops[] = {"", "budget", "interrupt"};
+  json.String(stops[static_cast<int>(table.stopped)]);
   json.Key("reads_sequence");
   json.Bool(table.reads_sequence);
   json.Key("longest_sequence");
@@ -216,31 +234,60 @@ std::vector<std::int64_t> rows_of(const Option& option, const std::vector<Length
 
 }  // namespace
 
+namespace {
+
+/// Words of a plan that a table of batches has no use for.
+void refuse_words(const spec::PlanSpec& spec, Diagnostics& faults) {
+  const char* note = "leave it out: the table shows the largest micro-batch of every sequence";
+  if (spec.objective) faults.error(spec.objective->where, "'batch' takes no objective", {note});
+  if (spec.hypothesis) faults.error(spec.hypothesis->where, "'batch' takes no hypothesis", {note});
+  for (const spec::OptionSpec& option : spec.options) {
+    const spec::JobSpec& job = option.job;
+    if (job.recompute.value.kind == spec::RecomputeKind::automatic) {
+      faults.error(job.recompute.where, "the table of batches is of one recompute, found 'auto'",
+                   {"give --recompute none, full or selective:POLICY; 'plan' searches"});
+    }
+    if (job.global_batch && job.accumulation) {
+      faults.error(job.accumulation->where,
+                   "global-batch and accumulation together leave one micro-batch, no table",
+                   {"give one of the two: a global batch is kept by as many passes as it takes"});
+    }
+    if (!faults.empty()) return;  // all options mostly share their words
+  }
+}
+
+}  // namespace
+
 int batch_command(const PlanOptions& options, const std::vector<spec::Node>& sequences,
                   std::ostream& out, std::ostream& err) {
   const std::vector<Length> given = read_sequences(sequences);
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
   Diagnostics faults;
   const spec::PlanSpec spec = spec::read_plan(options.files, options.job, devices, faults);
-  for (const spec::OptionSpec& option : spec.options) {
-    const auto& recompute = option.job.recompute;
-    if (recompute.value.kind != spec::RecomputeKind::automatic) continue;
-    faults.error(recompute.where, "the table of batches is of one recompute, found 'auto'",
-                 {"give --recompute none, full or selective:POLICY; 'plan' searches"});
-    break;
-  }
+  refuse_words(spec, faults);
   faults.throw_if_any();
   say_overrides(spec, err);
   search::PlanSettings settings;
   settings.effects = settings.changes = settings.equal_batches = false;
+  const double begun = cpu_seconds();
   const search::Plan plan = search::make_plan(spec, settings);
+  const SearchWatch watch(err);
+  std::size_t left = plan.options.size();
   rapidjson::StringBuffer buffer;
   Json json(buffer);
   json.SetIndent(' ', 2);
   if (options.json) json.StartArray();
   bool all = true;
   for (const Option& option : plan.options) {
-    const BatchTable table = search::find_batches(option, rows_of(option, given));
+    // What is left of the budget, in equal parts.
+    const double now = cpu_seconds();
+    double deadline = std::numeric_limits<double>::infinity();
+    if (spec.search_budget) {
+      const double rest = std::max(0.0, begun + spec.search_budget->value - now);
+      deadline = now + rest / static_cast<double>(left--);
+    }
+    const StopCheck stop(deadline, watch.controls().stop);
+    const BatchTable table = search::find_batches(option, rows_of(option, given), &stop);
     all = all && std::any_of(table.rows.begin(), table.rows.end(),
                              [](const BatchRow& row) { return row.largest > 0; });
     if (options.json) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "cli/cli.h"
 #include "cli/search_watch.h"
@@ -75,8 +76,12 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   settings.all_needs = options.json;
   settings.computes = !options.export_program.empty();
   const search::Plan plan = [&] {
-    const SearchWatch watch(err);
-    settings.search = &watch.controls();
+    // An interrupt asks a search for its best so far; without one there is nothing to say.
+    std::optional<SearchWatch> watch;
+    for (const spec::OptionSpec& option : spec.options) {
+      if (!watch && search::is_searched(option, spec)) watch.emplace(err);
+    }
+    if (watch) settings.search = &watch->controls();
     return search::make_plan(spec, settings);
   }();
   if (settings.computes) export_programs(plan, options.export_program);

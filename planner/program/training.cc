@@ -221,6 +221,7 @@ class Trainer : public model::Host {
   }
 
   Value call_model(Value* arguments) {
+    check(job_.stop);
     const std::size_t inputs = root_.type->input_defaults.size();
     ValueList list;
     for (std::size_t i = 0; i < std::min<std::size_t>(inputs, 5); ++i) list.push_back(arguments[i]);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop.h"
 #include "graph/model_graph.h"
 #include "program/deepspeed.h"
 #include "program/megatron.h"
@@ -107,6 +108,7 @@ struct TrainingJob {
   bool record_computes = false;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
   EqualPasses equal_passes = EqualPasses::copy;  // but in torchtitan's pipelines
+  const StopCheck* stop = nullptr;               // asked before every pass; lower() throws Stopped
 };
 
 /// A model read once and lowered as often as wanted.
@@ -153,7 +155,8 @@ class Lowering {
   std::vector<std::string> recompute_unit_paths(const std::string& head) const;
   /// Layers that Megatron-core's pipelines split; 0 for other programs.
   std::int64_t pipeline_layers() const;
-  /// Whether the framework's program has an evaluation beside the loop (TrainingJob::metric_batches).
+  /// Whether the framework's program has an evaluation beside the loop
+  /// (TrainingJob::metric_batches).
   bool has_metric(const std::string& program) const;
 
   const spec::ModelSpec& model() const { return model_; }

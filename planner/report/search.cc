@@ -33,7 +33,7 @@ std::string found_words(const Found& found) {
     text += ": " + time(*found.step_seconds) + " a step, " +
             format_number(found.samples_per_second) + " samples a second";
   }
-  return text + ", needs " + size(found.needed);
+  return found.needed > 0 ? text + ", needs " + size(found.needed) : text;
 }
 
 std::string best_words(const Best& best) {

@@ -117,6 +117,7 @@ class Capacities {
     const std::size_t stride = count_ / moments + 1;
     for (std::size_t keep_at = (now.next / stride + 1) * stride; now.next < count_; ++now.next) {
       if (now.next == keep_at) {
+        check(limits_.stop);
         keep(now);
         keep_at += stride;
       }

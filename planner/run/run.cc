@@ -5,16 +5,21 @@
 namespace shardfit::run {
 namespace {
 
+/// Instructions, some milliseconds.
+constexpr std::int64_t between_checks = 1 << 16;
+
 class Clock {
  public:
   Clock(const Program& program, const RunLimits& limits)
       : program_(program),
         allocator_(limits.total, limits.context, limits.settings),
+        stop_(limits.stop),
         handles_(program.storages.size(), no_block) {}
 
   RunResult run() {
     const auto count = static_cast<std::int64_t>(program_.instructions.size());
     for (std::int64_t i = 0; i < count; ++i) {
+      if (i % between_checks == 0) check(stop_);
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(i)];
       switch (instruction.action) {
         case Action::allocate:
@@ -131,6 +136,7 @@ class Clock {
 
   const Program& program_;
   CachingAllocator allocator_;
+  const StopCheck* stop_;
   std::vector<BlockHandle> handles_;
   ByCategory live_{};
   PhaseReading peak_;

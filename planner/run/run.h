@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop.h"
 #include "run/allocator.h"
 #include "tensor/program.h"
 
@@ -50,6 +51,7 @@ struct RunLimits {
   std::int64_t total = CachingAllocator::largest_total;  // what the runtime reports
   std::int64_t context = 0;                              // in use outside the allocator
   AllocatorSettings settings;
+  const StopCheck* stop = nullptr;  // asked now and then; a run throws Stopped
 };
 
 RunResult run_program(const Program& program, const RunLimits& limits);

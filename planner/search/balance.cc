@@ -289,7 +289,10 @@ class Fixes {
 
 void find_fixes(Option& option) {
   Fixes fixes(option);
-  for (Imbalance& one : option.imbalances) fixes.find(one);
+  try {
+    for (Imbalance& one : option.imbalances) fixes.find(one);
+  } catch (const Stopped&) {  // what was found stays
+  }
 }
 
 }  // namespace shardfit::search

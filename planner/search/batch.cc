@@ -18,7 +18,7 @@ constexpr std::int64_t most_metric_batches = 32;
 /// The jobs of one option.
 class Search {
  public:
-  explicit Search(const Option& option) : option_(option) {
+  Search(const Option& option, const StopCheck* stop) : option_(option), stop_(stop) {
     const spec::JobSpec& job = option.spec->job;
     if (!job.global_batch) return;
     const spec::Batch& batch = option.job.batch;
@@ -44,6 +44,7 @@ class Search {
   BatchCell judge_job(std::int64_t micro_batch, std::int64_t sequence,
                       const std::function<void(program::TrainingJob&)>& change = {}) const {
     program::TrainingJob job = option_.job.job;
+    job.stop = stop_;
     job.sequence = sequence;
     job.micro_batch = micro_batch;
     job.equal_passes = program::EqualPasses::leave;
@@ -52,8 +53,8 @@ class Search {
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
     try {
       const Program program = option_.lowering->lower(job);
-      const Judgement judgement =
-          judge(program, option_.worst_gpu().card, option_.job.allocator, option_.accuracy);
+      const Judgement judgement = judge(program, option_.worst_gpu().card, option_.job.allocator,
+                                        option_.accuracy, Find::all, nullptr, stop_);
       cell.verdict = judgement.verdict;
       cell.reason = judgement.reason;
       cell.phase = phase_of(judgement);
@@ -74,8 +75,12 @@ class Search {
   }
 
   const Option& option_;
+  const StopCheck* stop_;
   std::vector<std::int64_t> divisors_;
 };
+
+/// Above the largest batch that bisection finds, so many more are run.
+constexpr std::size_t neighbours = 3;
 
 /// The search along one row.
 class RowSearch {
@@ -86,19 +91,26 @@ class RowSearch {
 
   BatchRow find() {
     const auto count = static_cast<std::int64_t>(search_.count());
-    auto good = static_cast<std::size_t>(
-        largest(count, [&](std::int64_t n) { return fits(static_cast<std::size_t>(n) - 1); }));
-    for (int above = 2; above <= 3; ++above) {  // the next one is known
-      const std::size_t neighbour = good + static_cast<std::size_t>(above);
-      if (good > 0 && neighbour <= search_.count() && fits(neighbour - 1)) good = neighbour;
+    std::size_t good = 0;
+    try {
+      good = static_cast<std::size_t>(
+          largest(count, [&](std::int64_t n) { return fits(static_cast<std::size_t>(n) - 1); }));
+      for (std::size_t above = 1; good > 0 && above <= neighbours; ++above) {
+        if (good + above > search_.count() || !fits(good + above - 1)) continue;
+        good += above;
+        above = 0;
+      }
+    } catch (const Stopped&) {
+      row_.decided = false;
     }
     row_.largest = good == 0 ? 0 : search_.micro(good - 1);
     std::sort(row_.tried.begin(), row_.tried.end(),
               [](const auto& a, const auto& b) { return a.micro_batch < b.micro_batch; });
     for (const BatchCell& cell : row_.tried) {
-      if (cell.micro_batch <= row_.largest || cell.verdict == Verdict::fits) continue;
+      const bool fits = cell.verdict == Verdict::fits;
+      if (!row_.decided && fits) row_.largest = std::max(row_.largest, cell.micro_batch);
+      if (cell.micro_batch <= row_.largest || fits || row_.next) continue;
       row_.next = cell;
-      break;
     }
     return std::move(row_);
   }
@@ -236,8 +248,9 @@ std::vector<std::int64_t> usual_sequences(const spec::ModelSpec& model) {
   return sequences;
 }
 
-BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences) {
-  const Search search(option);
+BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences,
+                        const StopCheck* stop) {
+  const Search search(option, stop);
   BatchTable table;
   std::int64_t most = 1;
   table.reads_sequence = reads_sequence(option);
@@ -252,11 +265,15 @@ BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& s
     table.micro_batches.push_back(n);
   }
   if (table.micro_batches.size() > most_columns) table.micro_batches.resize(most_columns);
-  if (table.reads_sequence) {
-    const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
-    find_longest(search, option.job.batch.micro, positions, table);
+  try {
+    if (table.reads_sequence) {
+      const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);
+      find_longest(search, option.job.batch.micro, positions, table);
+    }
+    find_cliff(option, search, table);
+  } catch (const Stopped&) {  // what is known stays
   }
-  find_cliff(option, search, table);
+  if (stop) table.stopped = stop->why();
   return table;
 }
 

@@ -24,6 +24,7 @@ struct BatchRow {
   std::int64_t largest = 0;       // micro-batch that fits; 0: none
   std::vector<BatchCell> tried;   // by micro-batch, ascending
   std::optional<BatchCell> next;  // the smallest above `largest` that is known not to fit
+  bool decided = true;            // false: stopped, and a larger one than `largest` may fit
   const BatchCell* find(std::int64_t micro_batch) const;
 };
 
@@ -47,14 +48,18 @@ struct BatchTable {
   /// changes of it do.
   std::optional<BatchCell> edge;
   std::vector<CliffStep> cliff;
+  /// Not `no`: what was not known by then is missing.
+  StopCheck::Why stopped = StopCheck::Why::no;
 };
 
 inline constexpr std::int64_t sequence_step = 64;
 
-/// The table of an option over these sequences. Where the job names a global batch it is kept, with
-/// as many passes as that takes. Found by doubling and bisection; then the neighbours above, since
-/// allocated bytes need not grow with every sample (another kernel may be dispatched).
-BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences);
+/// The table of an option over these sequences, as far as `stop`, where given, lets it come. Where
+/// the job names a global batch it is kept, with as many passes as that takes. Found by doubling
+/// and bisection; then the neighbours above, since allocated bytes need not grow with every sample
+/// (another kernel may be dispatched).
+BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences,
+                        const StopCheck* stop = nullptr);
 
 /// Powers of two from 512 up to the model's positions, 32,768 at most.
 std::vector<std::int64_t> usual_sequences(const spec::ModelSpec& model);

@@ -85,7 +85,7 @@ Change judge_change(const Option& option, std::string words, const Variant& vari
                     const std::shared_ptr<const Program>& own, Find find = Find::all) {
   const Judgement judgement =
       judge(own ? *own : *option.worst_gpu().program, option.worst_gpu().card, variant.allocator,
-            option.accuracy, find);
+            option.accuracy, find, nullptr, variant.job.stop);
   return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
 }
 
@@ -255,11 +255,8 @@ void add_other_precision(const Option& option, const Lowering& lowering, Variant
   changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
 }
 
-}  // namespace
-
-std::vector<Change> find_changes(const Option& option, const Lowering& lowering) {
+void add_changes(const Option& option, const Lowering& lowering, std::vector<Change>& changes) {
   const std::vector<Step> steps = single_steps(option);
-  std::vector<Change> changes;
   bool one_fits = false;
   Variant all{option.job.job, option.job.allocator};
   std::vector<std::string> words;
@@ -286,6 +283,16 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
     changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
   }
   add_other_precision(option, lowering, std::move(all), std::move(words), changes);
+}
+
+}  // namespace
+
+std::vector<Change> find_changes(const Option& option, const Lowering& lowering) {
+  std::vector<Change> changes;
+  try {
+    add_changes(option, lowering, changes);
+  } catch (const Stopped&) {  // those that are known
+  }
   const std::int64_t needed = option.worst_gpu().judgement.needed;
   std::erase_if(changes, [&](const Change& change) {  // no help: it needs no less
     return change.verdict == Verdict::does_not_fit && change.needed >= needed;
@@ -316,10 +323,10 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
   };
   const run::AllocatorSettings& allocator = option.job.allocator;
   std::optional<std::int64_t> peak;  // lowered where a choice is to be weighed
-  for (const spec::Assumption& assumption : option.job.assumptions) {
-    AssumptionEffect effect{assumption, 0, 0};
-    const bool counts_passes = assumption.key == "accumulation";
-    const std::vector<TrainingJob> others = other_choices(option, assumption.key);
+  const auto weigh = [&](AssumptionEffect& effect) {
+    const std::string& key = effect.assumption.key;
+    const bool counts_passes = key == "accumulation";
+    const std::vector<TrainingJob> others = other_choices(option, key);
     if (!counts_passes && !others.empty() && !peak) {
       peak = peak_of(lowering, passes(option.job.job), allocator);
     }
@@ -329,6 +336,15 @@ std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering&
       if (!own || !changed) continue;
       effect.low = std::min(effect.low, *changed - *own);
       effect.high = std::max(effect.high, *changed - *own);
+    }
+  };
+  bool stopped = false;
+  for (const spec::Assumption& assumption : option.job.assumptions) {
+    AssumptionEffect effect{assumption, 0, 0};
+    try {
+      if (!stopped) weigh(effect);
+    } catch (const Stopped&) {
+      stopped = true;
     }
     effects.push_back(std::move(effect));
   }

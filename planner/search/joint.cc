@@ -1,7 +1,5 @@
 #include "search/joint.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <limits>
 #include <queue>
@@ -27,22 +25,12 @@ constexpr std::int64_t most_exact_passes = 16;
 /// Configurations that are run with all passes for one objective, at most.
 constexpr int most_finished = 8;
 
-double cpu_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 /// The search of one option.
 class Search {
  public:
-  Search(JointSpace& space, const SearchControls& controls, std::string name, double begun,
-         double deadline)
-      : space_(space),
-        controls_(controls),
-        name_(std::move(name)),
-        begun_(begun),
-        deadline_(deadline) {
+  Search(JointSpace& space, const SearchControls& controls, const StopCheck& stop, std::string name,
+         double begun)
+      : space_(space), controls_(controls), stop_(stop), name_(std::move(name)), begun_(begun) {
     for (const Point& point : space_.points()) shared_ = shared_ || space_.shares(point);
   }
 
@@ -68,6 +56,9 @@ class Search {
   /// What was run because a search that was stopped needs an answer is its best so far.
   void take_answer(const Point& chosen) {
     for (Best& best : result_.best) {
+      const bool same = best.found && best.found->needed == 0 &&
+                        best.found->configuration.words() == chosen.found->configuration.words();
+      if (same) best.found = chosen.found;
       if (best.found || chosen.found->verdict != Verdict::fits) continue;
       best.found = chosen.found;
       best.value = value_of(chosen, best.objective);
@@ -104,16 +95,32 @@ class Search {
   }
   bool must_stop() {
     if (stopped()) return true;
-    if (controls_.stop && *controls_.stop != 0) result_.stopped = "interrupt";
-    if (cpu_seconds() > deadline_) result_.stopped = "budget";
+    const StopCheck::Why why = stop_.why();
+    if (why == StopCheck::Why::interrupt) result_.stopped = "interrupt";
+    if (why == StopCheck::Why::budget) result_.stopped = "budget";
     return stopped();
   }
+  /// False where it is time to stop, before the work or within it.
+  template <class Work>
+  bool goes_on(Work work) {
+    if (must_stop()) return false;
+    try {
+      work();
+      return true;
+    } catch (const Stopped&) {
+      must_stop();
+      return false;
+    }
+  }
+  /// One step towards knowing a point: a tighter bound, or its run.
+  void look_at(Point& point, Objective objective, double bound, double value);
   void report(double value, double bound);
 
   JointSpace& space_;
   const SearchControls& controls_;
+  const StopCheck& stop_;
   std::string name_;
-  double begun_, deadline_;
+  double begun_;
   bool shared_ = false;  // some way shares the job
   bool any_verdict_ = false;
   bool foreign_ = false;  // ways of another framework's program take part
@@ -127,6 +134,20 @@ void Search::report(double value, double bound) {
   progress.left = result_.configurations - result_.run - result_.too_large;
   if (value < infinite && value > 0) progress.gap = std::max(0.0, value - bound) / value;
   controls_.progress(progress);
+}
+
+void Search::look_at(Point& point, Objective objective, double bound, double value) {
+  if (point.least == 0) space_.bound_bytes(point);
+  if ((point.too_large && !any_verdict_) || bound_of(point, objective) > bound) return;
+  Point* without = objective == Objective::memory ? nullptr : space_.without_recompute(point);
+  if (without && !point.time_bounded) {
+    if (!without->timing) space_.run(*without, false);
+    space_.bound_time(point);
+    return;
+  }
+  if (space_.bound_cut(point) && bound_of(point, objective) > bound) return;
+  space_.run(point, objective == Objective::memory);
+  report(value, bound);
 }
 
 Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> only_way) {
@@ -158,33 +179,15 @@ Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> o
       take(point);
       continue;
     }
-    if (must_stop()) {
+    const double lowest = bound;
+    if (!goes_on([&] { look_at(point, objective, lowest, value); })) {
       out.proven = false;
       break;
     }
     open.pop();
-    if (point.least == 0) space_.bound_bytes(point);
     if (point.too_large && !any_verdict_) continue;
-    const double raised = bound_of(point, objective);
-    if (raised > bound) {
-      open.push({raised, i});
-      continue;
-    }
-    Point* without = objective == Objective::memory ? nullptr : space_.without_recompute(point);
-    if (without && !point.time_bounded) {
-      if (!without->timing) space_.run(*without, false);
-      space_.bound_time(point);
-      open.push({bound_of(point, objective), i});
-      continue;
-    }
-    if (space_.bound_cut(point) && bound_of(point, objective) > bound) {
-      open.push({bound_of(point, objective), i});
-      continue;
-    }
-    space_.run(point, objective == Objective::memory);
-    report(value, bound);
     open.push({bound_of(point, objective), i});
-    if (objective == Objective::memory) take(point);
+    if (objective == Objective::memory && point.found && point.measured) take(point);
   }
   if (!out.proven) {  // what was run before the search was stopped counts all the same
     for (Point& point : points) {
@@ -219,7 +222,7 @@ Point* Search::best_exactly(Objective objective, Best& out) {
       out.proven = false;
       return point;
     }
-    space_.finish(*point);
+    goes_on([&] { space_.finish(*point); });
   }
 }
 
@@ -275,7 +278,7 @@ Point* Search::of_way(std::size_t way, Objective objective, const Point& chosen)
   } else {
     found = nearest;
   }
-  if (found) measure(*found);
+  if (!found || !goes_on([&] { measure(*found); })) return nullptr;
   return found;
 }
 
@@ -294,8 +297,10 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
     if (&point == &chosen || fits || !counts(point, objective)) continue;
     if (bound_of(point, objective) >= bound_of(chosen, objective)) continue;
     if (!by_sample && samples(point) != samples(chosen)) continue;
-    if (must_stop()) return;
-    space_.bound_bytes(point);
+    if (!goes_on([&] { space_.bound_bytes(point); })) {
+      result_.all_dearer = false;
+      return;
+    }
     dearer.push_back(&point);
   }
   std::sort(dearer.begin(), dearer.end(),
@@ -309,16 +314,16 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
     const bool known = result_.shadow.has_value();
     const std::int64_t least = point->least - space_.budget(*point);
     if (known && least >= result_.shadow->short_bytes) return;
-    if (must_stop() || tried++ >= most_for_shadow) {
+    if (tried++ >= most_for_shadow || !goes_on([&] { space_.run(*point, true); })) {
       result_.all_dearer = false;
       return;
     }
-    space_.run(*point, true);
     const Found& next = *point->found;
     if (next.verdict == Verdict::fits || !next.step_seconds) continue;
     const double saved =
         *chosen.found->step_seconds - *next.step_seconds * samples(chosen) / samples(*point);
-    const std::int64_t lacks = saved > 0 ? space_.lacks(*point) : 0;
+    std::int64_t lacks = 0;
+    if (saved > 0 && !goes_on([&] { lacks = space_.lacks(*point); })) return;
     if (lacks <= 0 || (known && lacks >= result_.shadow->short_bytes)) continue;
     const double more = next.samples_per_second - chosen.found->samples_per_second;
     result_.shadow = ShadowPrice{next, saved, more, lacks};
@@ -416,7 +421,7 @@ JointSearch::JointSearch(const spec::PlanSpec& plan, const SearchControls& contr
                          std::size_t options)
     : plan_(plan), controls_(controls), options_left_(options), started_(cpu_seconds()) {}
 
-Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
+void JointSearch::begin_option() {
   double deadline = infinite;
   if (controls_.budget_seconds) {  // what is left, in equal parts
     const double now = cpu_seconds();
@@ -424,16 +429,25 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
     deadline = now + left / static_cast<double>(std::max<std::size_t>(1, options_left_));
   }
   if (options_left_ > 0) --options_left_;
+  stop_ = StopCheck(deadline, controls_.stop);
+}
+
+Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
   const std::size_t count = ways.size();
   Objective objective = plan_.objective ? plan_.objective->value : Objective::step;
   JointSpace space(spec, std::move(ways),
                    objective == Objective::memory ? most_exact_passes : short_passes);
   if (!space.timed()) objective = Objective::memory;
-  Search search(space, controls_, spec.name, started_, deadline);
+  space.set_stop(&stop_);
+  Search search(space, controls_, stop_, spec.name, started_);
   Point* chosen = search.find_all(objective, !plan_.objective);
   if (!chosen && !search.stopped()) chosen = search.least();
   if (!chosen) chosen = &space.frugal();  // stopped before anything that fits was run
-  if (!chosen->option) space.finish(*chosen);
+  if (!chosen->option) {                  // the answer is made all the same
+    space.set_stop(nullptr);
+    space.finish(*chosen, search.stopped());
+    space.set_stop(&stop_);
+  }
   std::optional<Option> option = *chosen->option;
   search.take_answer(*chosen);
   if (option->verdict == Verdict::fits) search.find_shadow(*chosen, objective);

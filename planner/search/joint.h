@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/stop.h"
 #include "search/plan.h"
 #include "search/ways.h"
 
@@ -94,8 +95,14 @@ bool is_searched(const spec::OptionSpec& option, const spec::PlanSpec& plan);
 /// What a search needs to know that holds for all options of a plan.
 class JointSearch {
  public:
+  /// `options` of the plan are searched, each within an equal part of what is left of the budget.
   JointSearch(const spec::PlanSpec& plan, const SearchControls& controls, std::size_t options);
+  JointSearch(const JointSearch&) = delete;
+  JointSearch& operator=(const JointSearch&) = delete;
 
+  /// The next option's part begins: all that is run for it shares this.
+  void begin_option();
+  const StopCheck& stop() const { return stop_; }
   /// The best of an option for the plan's objective; where nothing fits, what lacks least. Ways of
   /// another framework's program are taken only where none of the own fits.
   Option run(const spec::OptionSpec& spec, std::vector<Way> ways);
@@ -105,6 +112,7 @@ class JointSearch {
   const SearchControls& controls_;
   std::size_t options_left_;
   double started_;
+  StopCheck stop_;
 };
 
 }  // namespace shardfit::search

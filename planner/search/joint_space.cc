@@ -160,8 +160,9 @@ Point& JointSpace::frugal() {
   const auto rank = [&](const Point& point) {
     const auto* place =
         std::find(std::begin(by_state), std::end(by_state), point.configuration.parallel);
-    return std::tuple(foreign(point), place - std::begin(by_state), point.configuration.micro_batch,
-                      -static_cast<std::int64_t>(point.policy));
+    const spec::Split& split = point.configuration.split;
+    return std::tuple(foreign(point), place - std::begin(by_state), -split.tensor * split.pipeline,
+                      point.configuration.micro_batch, -static_cast<std::int64_t>(point.policy));
   };
   return *std::min_element(points_.begin(), points_.end(),
                            [&](const Point& a, const Point& b) { return rank(a) < rank(b); });
@@ -259,6 +260,7 @@ RankJob JointSpace::job_of(const Point& point, std::int64_t blocks) const {
   job.batch.accumulation = job.job.accumulation = c.accumulation;
   job.batch.global = c.micro_batch * c.accumulation * data_ranks(point);
   job.job.recompute = policies_[point.policy].kind;
+  job.job.stop = stop_;
   if (!c.stage_layers.empty()) job.job.megatron->stage_layers = c.stage_layers;
   if (!policies_[point.policy].some_blocks || blocks == 0) return job;
   const auto known = levels_.find({point.way, c.micro_batch});
@@ -297,7 +299,7 @@ const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
   if (const auto known = probes_.find({way, policy, micro}); known != probes_.end()) {
     return known->second;
   }
-  Probe& probe = probes_[{way, policy, micro}];
+  Probe probe;
   const Program program = one_pass(way, policy, micro);
   for (const run::RequestedPeak& peak : run::requested_peaks(program)) {
     probe.requested = std::max(probe.requested, peak.bytes);
@@ -306,7 +308,7 @@ const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
     if (is_product(compute)) probe.flops += compute.flops / static_cast<double>(micro);
     if (times_) probe.seconds += times_->seconds(compute);
   });
-  return probe;
+  return probes_.emplace(std::tuple(way, policy, micro), probe).first->second;
 }
 
 void JointSpace::bound_bytes(Point& point) {
@@ -352,7 +354,8 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
     gpu.program = std::make_shared<const Program>(
         way(point).lowering->lower(job_of_rank(shared, parallel, spec_.cluster.count, group.rank)));
     if (find) {
-      gpu.judgement = judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find);
+      gpu.judgement =
+          judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find, nullptr, stop_);
     }
     std::vector<int> ranks = group.ranks;
     if (alike(point)) {
@@ -395,12 +398,7 @@ void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool wit
   point.timing = option.timing;
   if (point.timing && some < passes) {
     Option shorter = lower(point, job_of(point, blocks), some - 1, {}, true);
-    const auto rest = static_cast<double>(passes - some);
-    const auto extend = [rest](double& all, double less) { all += rest * (all - less); };
-    extend(point.timing->step_seconds, shorter.timing->step_seconds);
-    for (std::size_t i = 0; i < point.timing->busy_seconds.size(); ++i) {
-      extend(point.timing->busy_seconds[i], shorter.timing->busy_seconds[i]);
-    }
+    extend(*point.timing, *shorter.timing, static_cast<double>(passes - some));
   }
   if (point.timing) {
     found.step_seconds = point.timing->step_seconds;
@@ -431,6 +429,7 @@ std::int64_t JointSpace::lacks(const Point& point) const {
   for (const Gpu& gpu : option.gpus) {
     run::RunLimits limits;
     limits.settings = option.job.allocator;
+    limits.stop = stop_;
     const Judgement& judged = gpu.judgement;
     const std::int64_t capacity = run::least_capacity(*gpu.program, limits, true, judged.unlimited);
     const std::int64_t interval = judged.high - judged.unlimited.allocated_peak;
@@ -452,34 +451,6 @@ Point* JointSpace::without_recompute(const Point& point) {
     if (same) return &other;
   }
   return nullptr;
-}
-
-void JointSpace::finish(Point& point) const {
-  const auto own = std::make_shared<spec::OptionSpec>(spec_);
-  const Configuration& c = point.configuration;
-  const std::string because = "searched";
-  own->job.parallel = {c.parallel, spec_.job.parallel.where, ""};
-  own->job.micro_batch = spec::Setting<std::int64_t>{c.micro_batch, {}, because};
-  own->job.recompute = {c.recompute, spec_.job.recompute.where, ""};
-  if (!c.stage_layers.empty()) {
-    own->job.stage_layers = spec::Setting<std::vector<std::int64_t>>{c.stage_layers, {}, because};
-  }
-  Option option = make_option(*own, c.parallel, job_of(point, point.blocks), *way(point).lowering);
-  option.lowering = way(point).lowering;
-  option.own_spec = own;
-  Found found;
-  found.configuration = c;
-  found.verdict = option.verdict;
-  found.needed = option.worst_gpu().judgement.needed;
-  found.headroom = option.worst_gpu().judgement.headroom();
-  if (option.timing) {
-    found.step_seconds = option.timing->step_seconds;
-    found.samples_per_second = option.samples_per_second();
-  }
-  point.timing = option.timing;
-  point.found = std::move(found);
-  point.measured = true;
-  point.option = std::make_shared<const Option>(std::move(option));
 }
 
 }  // namespace shardfit::search

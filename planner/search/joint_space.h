@@ -88,8 +88,11 @@ class JointSpace {
   Point* without_recompute(const Point& point);
   /// A little less of some blocks to recompute; false where there is no less.
   bool lessen(Point& point);
-  /// Makes the option with all its passes and ranks; `found` has its numbers from then on.
-  void finish(Point& point) const;
+  /// Makes the option with all its passes and ranks; `found` has its numbers from then on. In
+  /// short: with a few passes, those after them like the last, which the option's warnings say.
+  void finish(Point& point, bool in_short = false) const;
+  /// What is asked whether to go on by all that is run from now on: it throws Stopped.
+  void set_stop(const StopCheck* stop) { stop_ = stop; }
 
  private:
   struct Probe {
@@ -121,6 +124,9 @@ class JointSpace {
   std::int64_t units_of(std::size_t way) const;
   std::int64_t data_ranks(const Point& point) const;
   bool alike(const Point& point) const;
+  std::int64_t few_passes(const Point& point) const;
+  /// By as many times the passes that `shorter` has fewer.
+  static void extend(Timing& timing, const Timing& shorter, double times);
   void bound_times();
   double least_flops(std::size_t policy) const;
   double least_more_seconds(const Point& point);
@@ -128,6 +134,7 @@ class JointSpace {
   const spec::OptionSpec& spec_;
   std::vector<Way> ways_;
   std::int64_t passes_for_bytes_;
+  const StopCheck* stop_ = nullptr;
   std::vector<Policy> policies_;
   std::vector<Point> points_;
   std::map<std::tuple<std::size_t, std::size_t, std::int64_t>, Probe> probes_;

@@ -90,7 +90,8 @@ Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& ca
   Gpu gpu;
   gpu.program = lowered;
   gpu.card = card;
-  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::verdict);
+  gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::verdict,
+                        nullptr, option.job.job.stop);
   if (gpu.judgement.beyond_count) refuse(option.spec->job, model, gpu.judgement);
   gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
   for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
@@ -115,7 +116,8 @@ void find_needed_in(const Option& option, const program::Lowering& lowering, Gpu
     job.equal_passes = program::EqualPasses::leave;
     in_short = lowering.lower(job);
   }
-  find_needed(gpu.judgement, *gpu.program, option.job.allocator, in_short ? &*in_short : nullptr);
+  find_needed(gpu.judgement, *gpu.program, option.job.allocator, in_short ? &*in_short : nullptr,
+              option.job.job.stop);
 }
 
 /// The least capacity, and what is alive at the highest moment.

@@ -1,6 +1,7 @@
 #include "search/plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include "base/format.h"
@@ -315,6 +316,32 @@ std::int64_t parameters_of(const Option& option) {
   return program::Lowering(option.lowering->model(), "plain-pytorch").parameter_count();
 }
 
+/// What follows a search: changes that would make the job fit, fixes, weights of assumptions, all
+/// within its part of the budget.
+void add_what_else(Option& option, const PlanSettings& settings, bool effects,
+                   const StopCheck* stop, const std::function<void()>& more_gpus) {
+  option.job.job.stop = option.whole.stop = stop;
+  if (settings.changes && option.verdict != Verdict::fits) {
+    option.changes = find_changes(option, *option.lowering);
+    const bool none = option.search && option.verdict == Verdict::does_not_fit;
+    if (none && (!stop || stop->why() == StopCheck::Why::no)) more_gpus();
+  }
+  if (settings.changes) find_fixes(option);
+  if (effects) {
+    option.assumptions = find_effects(option, *option.lowering);
+  } else {
+    for (const auto& assumption : option.job.assumptions) {
+      option.assumptions.push_back({assumption, 0, 0});
+    }
+  }
+  option.job.job.stop = option.whole.stop = nullptr;
+  const bool open = option.verdict != Verdict::fits || !option.imbalances.empty();
+  if (settings.changes && open && stop && stop->why() != StopCheck::Why::no) {
+    option.warnings.emplace_back(
+        "the search was stopped, so not every change that might help was simulated");
+  }
+}
+
 }  // namespace
 
 Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
@@ -338,29 +365,23 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
   const SearchControls unwatched;
   SearchControls controls = settings.search ? *settings.search : unwatched;
   if (plan.spec->search_budget) controls.budget_seconds = plan.spec->search_budget->value;
-  JointSearch search(*plan.spec, controls, ready.size());
+  const auto searched =
+      std::count_if(plan.spec->options.begin(), plan.spec->options.end(),
+                    [&](const OptionSpec& option) { return is_searched(option, *plan.spec); });
+  JointSearch search(*plan.spec, controls, static_cast<std::size_t>(searched));
   for (Ready& next : ready) {
     const OptionSpec& spec = *next.option;
     try {
-      Option option = is_searched(spec, *plan.spec) ? search_jointly(std::move(next), search)
-                                                    : choose(std::move(next), settings.all_needs);
-      const program::Lowering& lowering = *option.lowering;
+      const bool joint = is_searched(spec, *plan.spec);
+      if (joint) search.begin_option();
+      Option option = joint ? search_jointly(std::move(next), search)
+                            : choose(std::move(next), settings.all_needs);
       option.parameters = parameters_of(option);
-      if (settings.changes && option.verdict != Verdict::fits) {
-        option.changes = find_changes(option, lowering);
-        const bool none = option.search && option.verdict == Verdict::does_not_fit;
-        if (none) add_more_gpus(spec, lowerings, search, option.changes);
-      }
-      if (settings.changes) find_fixes(option);
+      add_what_else(option, settings, settings.effects && plan.options.empty(),
+                    joint ? &search.stop() : nullptr,
+                    [&] { add_more_gpus(spec, lowerings, search, option.changes); });
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
-        option.largest_micro_batch = find_largest_micro_batch(option, lowering);
-      }
-      if (settings.effects && plan.options.empty()) {
-        option.assumptions = find_effects(option, lowering);
-      } else {
-        for (const auto& assumption : option.job.assumptions) {
-          option.assumptions.push_back({assumption, 0, 0});
-        }
+        option.largest_micro_batch = find_largest_micro_batch(option, *option.lowering);
       }
       plan.options.push_back(std::move(option));
     } catch (const OverflowError&) {

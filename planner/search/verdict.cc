@@ -43,9 +43,11 @@ std::string why_it_fails(const Program& program, const Judgement& judgement) {
 
 /// All but the least capacity.
 Judgement verdict_of(const Program& program, const Card& card,
-                     const run::AllocatorSettings& settings, const Accuracy& accuracy) {
+                     const run::AllocatorSettings& settings, const Accuracy& accuracy,
+                     const StopCheck* stop) {
   Judgement out;
   run::RunLimits limits;
+  limits.stop = stop;
   limits.settings = settings;
   out.budget = card.usable - card.outside();
   if (countable(program)) {
@@ -112,16 +114,19 @@ bool countable(const Program& program) {
 }
 
 Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy, Find find, const Program* in_short) {
-  Judgement out = verdict_of(program, card, settings, accuracy);
-  if (find == Find::all) find_needed(out, program, settings, in_short);
+                const Accuracy& accuracy, Find find, const Program* in_short,
+                const StopCheck* stop) {
+  Judgement out = verdict_of(program, card, settings, accuracy, stop);
+  if (find == Find::all) find_needed(out, program, settings, in_short, stop);
   return out;
 }
 
 void find_needed(Judgement& judgement, const Program& program,
-                 const run::AllocatorSettings& settings, const Program* in_short) {
+                 const run::AllocatorSettings& settings, const Program* in_short,
+                 const StopCheck* stop) {
   if (judgement.beyond_count) return;
   run::RunLimits limits;
+  limits.stop = stop;
   limits.settings = settings;
   judgement.needed = in_short ? run::least_capacity(*in_short, limits, false)
                               : run::least_capacity(program, limits, false, judgement.unlimited);

@@ -316,6 +316,7 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
 
 /// set_input_tensor, then the framework's own forward step.
 MegatronRun::Result MegatronRun::forward(std::int64_t chunk, const Tensor& input) {
+  check(job_.stop);
   current_ = &chunks_[static_cast<std::size_t>(chunk)];
   current_->input = input;
   const model::CompiledClass* step = machine_.library.find("mcore_forward_step");
