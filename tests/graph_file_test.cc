@@ -280,4 +280,77 @@ TEST_CASE("100,000 operators: a deep chain, a wide one, a loop") {
   run_through("graph: t\n" + loop, "loop.yaml", count);
 }
 
+TEST_CASE("expressions without end are refused, with brackets or without") {
+  for (const char* piece : {"-", "1+", "2**", "not ", "1*"}) {
+    std::string expression;
+    for (int i = 0; i < 50'000; ++i) expression += piece;
+    const std::string faults =
+        faults_of(with("  top: {kind: convolution, from: x, kernel: 1, channels: \"" + expression +
+                       "1\"}\n" + classifier));
+    CHECK(contains(faults, "an expression of more than 1,000 values"));
+  }
+  std::string sum = "1";
+  for (int i = 0; i < 900; ++i) sum += "+1";
+  const graph::ModelGraph graph = graph_of(with(
+      "  top: {kind: convolution, from: x, kernel: 2 ** 0, channels: " + sum + "}\n" + classifier));
+  CHECK(graph.find_layer("top")->parameters == 901 * 4);
+}
+
+TEST_CASE("numbers of a graph that are too large or mean something else are shown") {
+  const auto numbers = [](const std::string& given) {
+    return faults_of("numbers: {" + given + "}\n" +
+                     with("  top: {kind: relu, from: x}\n" + classifier));
+  };
+  CHECK(contains(numbers("a: 2 ** 30, b: a * a"),
+                 ": error: 'b': a number beyond 1,099,511,627,776\n"));
+  CHECK(contains(numbers("a: 9 ** 9 ** 9"), "error: 'a': "));
+  CHECK(numbers("a: 2 ** 10 // 4").empty());
+  CHECK(contains(numbers("a: 1 // 0"), "test.yaml:1:14: error: 'a': division by zero\n"));
+  for (const std::string name : {"batch", "sequence", "pass"}) {
+    CHECK(contains(numbers(name + ": 3"), "'" + name + "' is no number of the graph"));
+  }
+}
+
+TEST_CASE("fields of another kind of value are refused") {
+  const auto faults = [](const std::string& op) {
+    return faults_of(with("  first: {kind: convolution, from: x, channels: 4, kernel: 1}\n  top: " +
+                          op + "\n" + classifier));
+  };
+  CHECK(contains(faults("{kind: dropout, from: first, rate: 2}"), "a dropout rate is from 0 to 1"));
+  CHECK(contains(faults("{kind: dropout, from: first, rate: -1 / 2}"),
+                 "a dropout rate is from 0 to 1"));
+  CHECK(contains(faults("{kind: dropout, from: first, rate: [1]}"),
+                 "the rate must be a number, found a list"));
+  CHECK(faults("{kind: dropout, from: first, rate: 1}").empty());
+  CHECK(contains(faults("{kind: power, from: first, exponent: fp32}"),
+                 "the exponent must be a number"));
+  CHECK(contains(faults("{kind: convolution, from: first, channels: true, kernel: 1}"),
+                 "'channels' cannot be true or false"));
+  CHECK(contains(faults("{kind: convolution, from: first, channels: 4, kernel: 1, bias: 5}"),
+                 "'bias' must be true or false"));
+  CHECK(contains(faults("{kind: mean, from: first, dimension: [1, -3]}"),
+                 "a dimension is named twice"));
+  CHECK(contains(faults("{kind: slice, from: first, dimension: 1, start: 0, end: int(2.0 ** 99)}"),
+                 "no whole number below 2^63"));
+}
+
+TEST_CASE("what only goes wrong for the job's batch is shown where the first operator says it") {
+  // Equal operators are made alike: 32 channels for the batch that sizes are found with.
+  const std::string faults = faults_of(
+      with("  a: {kind: convolution, from: x, channels: 64 // (4 - batch), kernel: 1}\n"
+           "  b: {kind: convolution, from: a, channels: 64 // (4 - batch), kernel: 1}\n"
+           "  top: {kind: convolution, from: b, channels: 64 // (4 - batch), kernel: 1}\n" +
+           classifier));
+  CHECK(faults.starts_with("test.yaml:6:45: error: division by zero"));
+}
+
+TEST_CASE("faults of very many operators are counted, not all shown") {
+  std::string operators;
+  for (int i = 0; i < 20'000; ++i) {
+    operators += "  o" + std::to_string(i) + ": {kind: rely" + std::to_string(i) + ", from: x}\n";
+  }
+  CHECK(contains(faults_of(with(operators + "  top: {kind: relu, from: x}\n" + classifier)),
+                 "and 19980 more errors"));
+}
+
 }  // namespace shardfit

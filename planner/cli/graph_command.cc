@@ -4,6 +4,7 @@
 #include <rapidjson/prettywriter.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <ostream>
@@ -239,6 +240,30 @@ void print_count(const program::Lowering& lowering, bool json, std::ostream& out
   out << "\nThe memory of this network is not modelled.\n";
 }
 
+/// Hands text on in large pieces.
+class TextStream {
+ public:
+  using Ch = char;
+  explicit TextStream(std::ostream& out) : out_(out) {}
+  ~TextStream() { Flush(); }
+  TextStream(const TextStream&) = delete;
+  TextStream& operator=(const TextStream&) = delete;
+
+  void Put(char c) {
+    if (size_ == piece_.size()) Flush();
+    piece_[size_++] = c;
+  }
+  void Flush() {
+    out_.write(piece_.data(), static_cast<std::streamsize>(size_));
+    size_ = 0;
+  }
+
+ private:
+  std::ostream& out_;
+  std::array<char, std::size_t{1} << 16> piece_;
+  std::size_t size_ = 0;
+};
+
 class GraphWriter {
  public:
   explicit GraphWriter(std::ostream& out) : stream_(out), writer_(stream_) {
@@ -328,8 +353,8 @@ class GraphWriter {
     writer_.EndArray();
   }
 
-  rapidjson::OStreamWrapper stream_;
-  rapidjson::PrettyWriter<rapidjson::OStreamWrapper> writer_;
+  TextStream stream_;
+  rapidjson::PrettyWriter<TextStream> writer_;
 };
 
 void print_dot(const ModelGraph& graph, const std::string& path, std::ostream& out) {

@@ -125,6 +125,16 @@ Value tensor_arithmetic(BinaryOp op, const Value& a, const Value& b) {
   throw std::runtime_error("this operator does not take tensors");
 }
 
+/// Python's int ** int for an exponent of at least 0.
+std::int64_t whole_power(std::int64_t base, std::int64_t exponent) {
+  std::int64_t power = 1;
+  for (; exponent > 0; exponent /= 2) {
+    if (exponent % 2 == 1) power = checked_multiply(power, base);
+    if (exponent > 1) base = checked_multiply(base, base);
+  }
+  return power;
+}
+
 }  // namespace
 
 Value arithmetic(BinaryOp op, const Value& a, const Value& b) {
@@ -172,6 +182,7 @@ Value arithmetic(BinaryOp op, const Value& a, const Value& b) {
     case BinaryOp::div:
       return Value::of_real(x / y);
     case BinaryOp::pow:
+      if (whole && y >= 0) return Value::of(whole_power(a.integer, b.integer));
       return Value::of_real(std::pow(x, y));
     default:
       break;

@@ -1,5 +1,7 @@
 // The functions of the model language that are operators of tensors.
 
+#include <cmath>
+
 #include "model/code.h"
 #include "model/machine.h"
 #include "model/routing.h"
@@ -26,6 +28,16 @@ int dim_of(const Value& v, const Tensor& x) {
   const int d = dim(v);
   if (d < -x.rank() || d >= x.rank()) throw std::runtime_error("no such dimension");
   return d;
+}
+double real_of(const Value& v, const char* what) {
+  if (v.is_number()) return v.as_real();
+  throw std::runtime_error(std::string(what) + " must be a number, found " + kind_text(v.kind));
+}
+/// None is no dropout.
+double dropout_rate(const Value& v) {
+  const double rate = v.is_none() ? 0 : real_of(v, "the rate");
+  if (rate >= 0 && rate <= 1) return rate;
+  throw std::runtime_error("a dropout rate is from 0 to 1");  // torch/nn/functional.py, dropout
 }
 DType dtype_of(const Value& v) {
   if (v.kind != ValueKind::dtype) throw std::runtime_error("expected a dtype such as fp32");
@@ -115,7 +127,7 @@ Value dtype(Machine&, Value* a) { return Value::of_dtype(first(a).dtype()); }
 Value clone(Machine&, Value* a) { return Value::of(t::clone(first(a), true)); }
 Value pow(Machine&, Value* a) {
   if (a[1].kind == ValueKind::tensor) return Value::of(t::pow_tensor(first(a), a[1].tensor));
-  return Value::of(t::pow_scalar(first(a), a[1].as_real()));
+  return Value::of(t::pow_scalar(first(a), real_of(a[1], "the exponent")));
 }
 Value add_in_place(Machine&, Value* a) {
   t::add_in_place(first(a), tensor_of(a[1], "the second tensor"));
@@ -145,7 +157,9 @@ Value mean(Machine&, Value* a) {
   std::uint32_t dims = 0;
   for (const Value& one : *a[1].list) {
     const int d = dim_of(one, first(a));
-    dims |= 1U << (d < 0 ? d + first(a).rank() : d);
+    const std::uint32_t bit = 1U << (d < 0 ? d + first(a).rank() : d);
+    if (dims & bit) throw std::runtime_error("a dimension is named twice");
+    dims |= bit;
   }
   return Value::of(t::mean_dims(first(a), dims, keep));
 }
@@ -163,7 +177,8 @@ Value softmax(Machine&, Value* a) {
   return Value::of(t::softmax(first(a), dim(a[1]), result));
 }
 Value dropout(Machine& m, Value* a) {
-  return Value::of(m.training ? t::dropout(first(a), a[1].as_real()) : first(a));
+  const double rate = dropout_rate(a[1]);
+  return Value::of(m.training ? t::dropout(first(a), rate) : first(a));
 }
 Value layer_norm(Machine&, Value* a) {
   return Value::of(t::layer_norm(first(a), a[1].tensor, a[2].tensor));
@@ -229,7 +244,7 @@ Value attention(Machine& m, Value* a) {
   args.mask = a[3].tensor;
   args.causal = a[4].truth();
   args.grouped = a[5].truth();
-  args.dropout = m.training ? a[6].as_real() : 0;
+  args.dropout = m.training ? dropout_rate(a[6]) : 0;
   return Value::of(t::attention(args));
 }
 Value math_attention(Machine&, Value* a) {
@@ -290,7 +305,11 @@ Value least(Machine&, Value* a) {
 }
 Value detach(Machine&, Value* a) { return Value::of(t::detach(first(a))); }
 Value requires_grad(Machine&, Value* a) { return Value::of_bool(first(a).requires_grad()); }
-Value integer(Machine&, Value* a) { return Value::of(static_cast<std::int64_t>(a[0].as_real())); }
+Value integer(Machine&, Value* a) {
+  const double value = real_of(a[0], "the number");
+  if (!(std::abs(value) < 9e18)) throw std::runtime_error("no whole number below 2^63");
+  return a[0].kind == ValueKind::integer ? a[0] : Value::of(static_cast<std::int64_t>(value));
+}
 Value length(Machine&, Value* a) {
   if (a[0].kind != ValueKind::list) throw std::runtime_error("only a list has a length");
   return Value::of(static_cast<std::int64_t>(a[0].list->size()));
@@ -330,8 +349,12 @@ Value expert_rows(Machine&, Value* a) {
   for (const std::int64_t n : dealt) rows.push_back(Value::of(n));
   return Value::of_list(std::move(rows));
 }
-Value minimum(Machine&, Value* a) { return a[0].as_real() <= a[1].as_real() ? a[0] : a[1]; }
-Value maximum(Machine&, Value* a) { return a[0].as_real() >= a[1].as_real() ? a[0] : a[1]; }
+Value minimum(Machine&, Value* a) {
+  return real_of(a[0], "the first") <= real_of(a[1], "the second") ? a[0] : a[1];
+}
+Value maximum(Machine&, Value* a) {
+  return real_of(a[0], "the first") >= real_of(a[1], "the second") ? a[0] : a[1];
+}
 Value repeat(Machine&, Value*) {
   throw std::runtime_error("repeat(n, module) makes children only");
 }

@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/format.h"
+#include "base/name_table.h"
 #include "tensor/ops.h"
 
 namespace shardfit::model {
@@ -79,6 +80,17 @@ void write_key(const std::string& text, std::string& key) {
   key += '\0';
 }
 
+/// A field that is true or false where nothing is said takes nothing else; others never do.
+void check_truth(const spec::ArgumentSpec& take, const Value& value, const Expr& at,
+                 const std::string& path) {
+  const bool wanted = take.fallback && take.fallback->kind == ExprKind::boolean;
+  const bool found = value.kind == ValueKind::boolean;
+  if (wanted == found) return;
+  throw ModelError(
+      at.where, path,
+      quoted(take.name) + (wanted ? " must be true or false" : " cannot be true or false"));
+}
+
 /// What an expression says, wherever it stands.
 void write_key(const Expr& e, std::int64_t pass, std::string& key) {
   key += static_cast<char>(e.kind);
@@ -132,7 +144,7 @@ GraphValues::GraphValues(const spec::GraphSpec& graph, const spec::Node& numbers
   machine_.parameter_dtype = DType::f32;
   read_numbers(numbers);
   if (!graph.longest_sequence || !faults.empty()) return;
-  const Value longest = evaluate(*graph.longest_sequence, -1);
+  const Value longest = checked(*graph.longest_sequence, "longest-sequence");
   if (longest.kind != ValueKind::integer || longest.integer < 1) {
     if (faults.empty()) {
       faults.error(graph.longest_sequence->where,
@@ -147,13 +159,18 @@ GraphValues::GraphValues(const spec::GraphSpec& graph, const spec::Node& numbers
 
 /// Each number may use those before it; what the model's file (or an override) gives wins.
 void GraphValues::read_numbers(const spec::Node& numbers) {
+  NameTable places(numbers.children.size());
+  for (std::size_t i = 0; i < numbers.children.size(); ++i) {
+    places.add(numbers.children[i].key, static_cast<std::int32_t>(i));
+  }
   for (const spec::ConstantSpec& constant : graph_.numbers) {
     Expr expression = constant.value;
-    const spec::Node* given = numbers.child(constant.name);
+    const auto place = places.find(constant.name);
+    const spec::Node* given = place ? &numbers.children[static_cast<std::size_t>(*place)] : nullptr;
     if (given && given->where.source != expression.where.source) {
       expression = parse_expression(*given, faults);
     }
-    const Value value = evaluate(expression, -1);
+    const Value value = checked(expression, constant.name);
     if (value.kind == ValueKind::integer) {
       numbers_[constant.name] = number(value.integer, expression.where);
     } else if (value.kind == ValueKind::real) {
@@ -167,6 +184,15 @@ void GraphValues::read_numbers(const spec::Node& numbers) {
         faults.error(expression.where, quoted(constant.name) + " must be a number");
       }
     }
+  }
+}
+
+Value GraphValues::checked(const Expr& expression, const std::string& what) {
+  try {
+    return evaluate(expression, -1);
+  } catch (const std::runtime_error& error) {
+    faults.error(expression.where, quoted(what) + ": " + error.what());
+    return {};
   }
 }
 
@@ -288,6 +314,7 @@ GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<T
     for (const auto& [name, expression] : op.fields) {
       if (name != take) continue;
       made.takes[i] = evaluate(expression, pass);
+      check_truth(kind.takes[i], made.takes[i], expression, path);
       made.call.children.push_back(written(expression, pass));
       made.call.names.push_back(take);
       if (name == "in_place") made.in_place = made.takes[i].truth();
@@ -333,8 +360,8 @@ std::optional<std::int64_t> GraphValues::times(const GraphOperator& loop) {
       return value.integer;
     }
     faults.error(loop.body->times.where, "'repeat' of " + quoted(loop.name) +
-                                       ": expected a whole number from 1 to " +
-                                       format_count(most_passes));
+                                             ": expected a whole number from 1 to " +
+                                             format_count(most_passes));
   } catch (const std::runtime_error& error) {
     faults.error(loop.body->times.where, "'repeat' of " + quoted(loop.name) + ": " + error.what());
   }

@@ -57,6 +57,8 @@ class GraphValues {
             const std::string& path, std::int64_t pass);
   Ran build_and_run(const spec::GraphOperator& op, const std::vector<Tensor>& inputs,
                     const std::string& path, Made made);
+  /// Its value; a fault and nothing where it has none. `what` names it.
+  Value checked(const spec::Expr& expression, const std::string& what);
   void check_name(const spec::Expr& name, std::int64_t pass);
   void read_numbers(const spec::Node& numbers);
 

@@ -59,12 +59,13 @@ class Kinds {
     if (kind.kind == Kind::string) {
       const auto number = numbers_.find(kind.text);
       if (number) return &family_.classes[static_cast<std::size_t>(*number)];
+      const bool shown = faults.size() < Diagnostics::most_shown;
       std::vector<std::string> names;
       for (const ClassSpec& c : family_.classes) {
-        if (!kind_name(c).empty()) names.push_back(kind_name(c));
+        if (shown && !kind_name(c).empty()) names.push_back(kind_name(c));
       }
       faults.error(kind.where, title(op) + ": unknown kind " + quoted(kind.text),
-                   suggest(kind.text, names));
+                   shown ? suggest(kind.text, names) : std::vector<std::string>{});
     } else if (kind.kind != Kind::faulty) {
       faults.error(kind.where, title(op) + ": expected a kind, found " + describe(kind));
     }
@@ -286,8 +287,12 @@ void read_head(MapView& map, GraphSpec& graph, Diagnostics& faults) {
   for (const char* key : {"source", "summary", "parameters"}) map.find(key);
   if (const Node* numbers = map.map("numbers")) {
     for (const Node& number : numbers->children) {
-      if (!is_name(number.key)) {
-        faults.error(number.key_where, quoted(number.key) + " is no name for a number");
+      const std::string& key = number.key;
+      if (!is_name(key)) {
+        faults.error(number.key_where, quoted(key) + " is no name for a number");
+      } else if (key == "batch" || key == "sequence" || key == "pass") {
+        faults.error(number.key_where, quoted(key) + " is no number of the graph",
+                     {"it means the job's batch or sequence, or the pass of a loop"});
       }
       graph.numbers.push_back({number.key, expression_of(number, faults)});
     }

@@ -207,8 +207,14 @@ class Parser {
     while (take_name("and")) left = joined("and", std::move(left), negated());
     return left;
   }
+  /// Trees are walked by recursion: chains without brackets are bounded as well.
+  void count_value() {
+    if (++values_ > most_values_of_one) fail("an expression of more than 1,000 values");
+  }
+
   Expr negated() {
     if (!take_name("not")) return comparison();
+    count_value();
     Expr e = make(ExprKind::unary, "not");
     e.children.push_back(negated());
     return e;
@@ -241,6 +247,7 @@ class Parser {
     return left;
   }
   Expr power() {
+    count_value();
     if (take_symbol("-")) {
       Expr e = make(ExprKind::unary, "-");
       e.children.push_back(power());
@@ -253,7 +260,7 @@ class Parser {
 
   Expr postfix() {
     Expr base = primary();
-    while (true) {
+    for (;; count_value()) {
       if (take_symbol("[")) {
         Expr e = make(ExprKind::index, "");
         e.children.push_back(std::move(base));
@@ -355,7 +362,9 @@ class Parser {
   Diagnostics& faults_;
   std::vector<Token> tokens_;
   std::size_t next_ = 0;
+  static constexpr int most_values_of_one = 1000;
   int depth_ = 0;
+  int values_ = 0;
 };
 
 bool scalar(const Node& node) {
