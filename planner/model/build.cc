@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <set>
+#include <utility>
 
 #include "base/units.h"
 #include "model/machine.h"
@@ -246,20 +249,31 @@ void list_parameters(const Module& module, bool wraps, std::vector<Parameter>& o
   if (wraps) list_own(module, out);
 }
 
+/// Addresses seen, one block of memory for all.
+class Seen {
+ public:
+  explicit Seen(std::size_t most) : slots_(std::bit_ceil(2 * most + 1), nullptr) {}
+  /// False where it was there already.
+  bool insert(const void* address) {
+    const std::size_t mask = slots_.size() - 1;
+    std::size_t place = reinterpret_cast<std::uintptr_t>(address) * 0x9E3779B97F4A7C15 >> 20 & mask;
+    while (slots_[place] && slots_[place] != address) place = (place + 1) & mask;
+    return std::exchange(slots_[place], address) == nullptr;
+  }
+
+ private:
+  std::vector<const void*> slots_;
+};
+
 }  // namespace
 
 std::vector<Parameter> Machine::parameters(const Module& root) const {
   std::vector<Parameter> out;
   list_parameters(root, false, out);
   // A tensor that several modules share is listed where it comes first.
-  std::vector<std::pair<const void*, std::size_t>> places;
-  places.reserve(out.size());
-  for (std::size_t i = 0; i < out.size(); ++i) places.emplace_back(out[i].tensor.get(), i);
-  std::sort(places.begin(), places.end());
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    if (places[i].first == places[i - 1].first) out[places[i].second].module = nullptr;
-  }
-  out.erase(std::remove_if(out.begin(), out.end(), [](const Parameter& p) { return !p.module; }),
+  Seen seen(out.size());
+  out.erase(std::remove_if(out.begin(), out.end(),
+                           [&](const Parameter& p) { return !seen.insert(p.tensor.get()); }),
             out.end());
   return out;
 }

@@ -26,15 +26,15 @@ class Handler {
   bool RawNumber(const char*, rapidjson::SizeType, bool) {
     std::size_t start = stream_.Tell();
     while (start > 0 && is_number_character(text_[start - 1])) --start;
-    std::string number(text_.substr(start, stream_.Tell() - start));
-    const bool integer = number.find_first_not_of("-0123456789") == std::string::npos;
+    const std::string_view number = text_.substr(start, stream_.Tell() - start);
+    const bool integer = number.find_first_not_of("-0123456789") == std::string_view::npos;
     builder_.scalar(integer ? Kind::integer : Kind::real, number, start, number.size());
     return true;
   }
   bool String(const char* value, rapidjson::SizeType length, bool) {
     const std::size_t end = stream_.Tell();
     const std::size_t start = opening_quote(end);
-    builder_.scalar(Kind::string, std::string(value, length), start, end - start);
+    builder_.scalar(Kind::string, {value, length}, start, end - start);
     return true;
   }
   bool Key(const char* value, rapidjson::SizeType length, bool copy) {
@@ -72,7 +72,7 @@ class Handler {
 
   bool word(Kind kind, std::size_t length) {
     const std::size_t start = stream_.Tell() - length;
-    builder_.scalar(kind, std::string(text_.substr(start, length)), start, length);
+    builder_.scalar(kind, text_.substr(start, length), start, length);
     return true;
   }
   bool begin(Kind kind) {

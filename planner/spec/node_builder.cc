@@ -8,17 +8,16 @@
 
 namespace shardfit::spec {
 
-void NodeBuilder::scalar(Kind kind, std::string text, std::size_t offset, std::size_t length) {
-  Location where{source_, offset, length};
+void NodeBuilder::scalar(Kind kind, std::string_view text, std::size_t offset, std::size_t length) {
   if (at_key()) {
-    key_ = std::move(text);
-    key_where_ = std::move(where);
+    key_ = text;
+    key_where_ = {source_, offset, length};
     open_.back().awaits_key = false;
     return;
   }
   Node& node = finished_.emplace_back();
-  start(node, kind, std::move(where));
-  node.text = std::move(text);
+  start(node, kind, {source_, offset, length});
+  node.text = text;
 }
 
 void NodeBuilder::begin(Kind kind, std::size_t offset) {

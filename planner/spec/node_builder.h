@@ -15,7 +15,7 @@ class NodeBuilder {
       : source_(std::move(source)), faults_(faults) {}
 
   /// A scalar, a key where a map waits for one.
-  void scalar(Kind kind, std::string text, std::size_t offset, std::size_t length);
+  void scalar(Kind kind, std::string_view text, std::size_t offset, std::size_t length);
   void begin(Kind kind, std::size_t offset);
   void end();
 

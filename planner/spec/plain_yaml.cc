@@ -163,13 +163,12 @@ class PlainReader {
   void put(const Word& word) {
     const std::size_t length = word.end - word.start;
     if (word.quoted) {
-      builder_.scalar(Kind::string, std::string(text_.substr(word.start + 1, length - 2)),
-                      word.start, length);
+      builder_.scalar(Kind::string, text_.substr(word.start + 1, length - 2), word.start, length);
     } else {
       const std::string_view text = text_.substr(word.start, length);
       if (builder_.at_key() && text == "<<") throw Unusual();
       const Kind kind = builder_.at_key() ? Kind::string : classify(text);
-      builder_.scalar(kind, std::string(text), word.start, length);
+      builder_.scalar(kind, text, word.start, length);
     }
   }
 

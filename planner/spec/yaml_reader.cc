@@ -136,7 +136,7 @@ class Reader {
   void scalar(std::size_t at, Event& event) {
     const auto& data = event->data.scalar;
     check(at, data.anchor, data.tag);
-    std::string value(reinterpret_cast<const char*>(data.value), data.length);
+    const std::string_view value(reinterpret_cast<const char*>(data.value), data.length);
     const bool is_plain = data.style == YAML_PLAIN_SCALAR_STYLE;
     if (builder_.at_key() && is_plain && value == "<<") {
       faults_.error({source_, at, 2}, "YAML merge keys are not supported",
@@ -145,7 +145,7 @@ class Reader {
     const bool one_line = event->end_mark.line == event->start_mark.line;
     const std::size_t length = one_line ? places_.offset(event->end_mark) - at : 1;
     const Kind kind = is_plain ? classify(value) : Kind::string;
-    builder_.scalar(kind, std::move(value), at, std::max<std::size_t>(length, 1));
+    builder_.scalar(kind, value, at, std::max<std::size_t>(length, 1));
   }
 
   void check(std::size_t at, const yaml_char_t* anchor, const yaml_char_t* tag) {
