@@ -274,7 +274,8 @@ class CachingAllocator {
   // allocator_expandable.cc
   BlockHandle grow(Arena& arena, std::int64_t size);
   BlockHandle find_room(const Arena& arena, std::int64_t size) const;
-  BlockHandle new_expandable(Arena& arena);
+  BlockHandle new_expandable(Arena& arena, std::int64_t size);
+  void needs_more_space(const Arena& arena, std::int64_t size);
   /// Address space of an expandable segment: 9/8 of the card, in whole pages.
   static std::int64_t expandable_space(std::int64_t total, std::int64_t page) {
     return (total + total / 8 + page - 1) / page * page;
@@ -311,7 +312,8 @@ class CachingAllocator {
   std::int64_t most_device_ = 0;  // the highest so far
   std::int64_t least_refused_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t most_space_ = 0;    // used of an expandable segment's address space
-  bool needs_space_ = false;       // more address space would have been used otherwise
+  /// Address space of a segment with which something would have gone another way.
+  std::int64_t least_space_ = std::numeric_limits<std::int64_t>::max();
   std::int64_t next_address_ = 0;  // ascending, never used twice
   std::optional<std::int64_t> limit_;
   bool rejected_ = false;

@@ -13,7 +13,7 @@ std::int64_t CachingAllocator::grown_size(BlockHandle handle) const {
 }
 
 /// Whether a larger block has less room to grow. Where one of the two lies before the rest of the
-/// address space, how long that is has a say: a shorter one may decide otherwise, a longer one too.
+/// address space, how long that is has a say: a shorter one may decide otherwise, or a longer one.
 bool CachingAllocator::grows_less(BlockHandle larger, BlockHandle block) {
   const auto rest_follows = [&](BlockHandle h) {
     const BlockHandle next = blocks_[h].next;
@@ -25,7 +25,9 @@ bool CachingAllocator::grows_less(BlockHandle larger, BlockHandle block) {
   if (rest_follows(larger) == rest_follows(block)) return less;
   const BlockHandle last = rest_follows(larger) ? larger : block;
   if (less == (last == larger)) {
-    needs_space_ = true;
+    const ExpandableSegment& segment = segments_[blocks_[last].segment];
+    const std::int64_t more = last == larger ? b - a : a - b + 1;
+    least_space_ = std::min(least_space_, expandable_space(total_, segment.page) + more);
   } else {
     const std::int64_t start = blocks_[last].address - segments_[blocks_[last].segment].address;
     most_space_ = std::max(most_space_, start + std::min(a, b) + 1);
@@ -55,7 +57,7 @@ FreeBlocks::Key CachingAllocator::prefer_expandable(const Arena& arena, FreeBloc
 /// driver refuses: what was mapped by then stays.
 BlockHandle CachingAllocator::grow(Arena& arena, std::int64_t size) {
   BlockHandle block = find_room(arena, size);
-  if (block == no_block) block = new_expandable(arena);
+  if (block == no_block) block = new_expandable(arena, size);
   const ExpandableSegment& segment = segments_[blocks_[block].segment];
   most_space_ = std::max(most_space_, blocks_[block].address - segment.address + size);
   if (blocks_[block].state == BlockState::unmapped) {
@@ -88,8 +90,31 @@ BlockHandle CachingAllocator::find_room(const Arena& arena, std::int64_t size) c
   return no_block;
 }
 
+/// A segment has no room for `size`: with how much more address space one would.
+void CachingAllocator::needs_more_space(const Arena& arena, std::int64_t size) {
+  if (arena.segments == 0) return;
+  std::uint32_t open = 0;  // segments with room at their end
+  std::int64_t least = size;
+  for (const BlockHandle unmapped : arena.unmapped) {
+    if (blocks_[unmapped].next != none) continue;
+    ++open;
+    std::int64_t room = 0;
+    for (BlockHandle h = unmapped; h != none && blocks_[h].state != BlockState::allocated &&
+                                   blocks_[h].state != BlockState::pending;
+         h = blocks_[h].previous) {
+      room += blocks_[h].size;
+    }
+    least = std::min(least, size - room);
+  }
+  if (open < arena.segments) least = 1;  // one is full
+  const std::int64_t page = arena.pool->small ? driver_page : settings_.large_segment_size;
+  least_space_ =
+      std::min(least_space_, expandable_space(total_, page) + std::max<std::int64_t>(least, 1));
+}
+
 /// Address space of 1.125 times the card, nothing mapped.
-BlockHandle CachingAllocator::new_expandable(Arena& arena) {
+BlockHandle CachingAllocator::new_expandable(Arena& arena, std::int64_t size) {
+  needs_more_space(arena, size);
   const std::int64_t page = arena.pool->small ? driver_page : settings_.large_segment_size;
   const std::int64_t space = expandable_space(total_, page);
   const BlockHandle handle = new_block();
@@ -103,7 +128,6 @@ BlockHandle CachingAllocator::new_expandable(Arena& arena) {
   segments_.push_back({block.address, page});
   add_unmapped(handle);
   ++expandable_count_;
-  needs_space_ = needs_space_ || arena.segments > 0;
   ++arena.segments;
   plain_ = false;
   return handle;

@@ -82,10 +82,15 @@ bool CachingAllocator::take_from_driver(std::int64_t count, std::int64_t each, s
 
 CapacityRange CachingAllocator::same_capacities() const {
   const std::int64_t capacity = total_ - context_;
-  if (limit_ || settings_.throw_on_cudamalloc_oom || needs_space_) return {capacity, capacity};
-  // Address space is 9/8 of the total, which is no less than the capacity.
+  if (limit_ || settings_.throw_on_cudamalloc_oom) return {capacity, capacity};
+  // Address space is 9/8 of the total, which is no less than the capacity, in whole pages.
   const std::int64_t for_space = (most_space_ / 9 + 1) * 8;
-  return {std::max(most_device_, most_space_ > 0 ? for_space : 0), least_refused_};
+  std::int64_t below = least_refused_;
+  if (least_space_ != std::numeric_limits<std::int64_t>::max()) {
+    const std::int64_t page = std::max(driver_page, settings_.large_segment_size);
+    below = std::min(below, (least_space_ - page) / 9 * 8 - context_);
+  }
+  return {std::max(most_device_, most_space_ > 0 ? for_space : 0), below};
 }
 
 std::int64_t CachingAllocator::new_address(std::int64_t bytes) {
