@@ -312,7 +312,10 @@ Value Machine::call(const Module& module, Value* arguments, std::size_t count) {
     return again ? recompute(target, ValueList(own, own + count)) : forward(target, own, count);
   };
   const bool around = hooks && target.hooked && hooks_around_recompute;
-  Value result = around ? hooked(target, arguments, count, run_it) : run_it(arguments);
+  const bool watched = units && target.type->spec->recompute_unit && !around;
+  Value result = watched  ? units->call(target, arguments, count, [&] { return run_it(arguments); })
+                 : around ? hooked(target, arguments, count, run_it)
+                          : run_it(arguments);
   if (module.output_wants_gradient && result.kind == ValueKind::tensor &&
       !result.tensor.requires_grad()) {
     result.tensor->leaf_requires_grad = true;

@@ -56,6 +56,13 @@ struct ModuleHooks {
   }
 };
 
+/// May give what a call of a unit that recompute can wrap would give, without running it.
+struct UnitCalls {
+  virtual ~UnitCalls() = default;
+  virtual Value call(const Module& unit, const Value* arguments, std::size_t count,
+                     const std::function<Value()>& run) = 0;
+};
+
 /// Names and arguments of running calls: a stack in pieces that never move.
 class ValueStack {
  public:
@@ -131,6 +138,7 @@ class Machine {
   /// Runs in place of a `with` block it knows; false: unknown.
   std::function<bool(const Value& what, const std::function<void()>& body)> within;
   Host* host = nullptr;
+  UnitCalls* units = nullptr;
   std::function<void(Module&)> built;  // sees every module as soon as it is made
   ModuleHooks* hooks = nullptr;        // of modules that are `hooked`
   /// Where a hooked module is recomputed: the hooks run once around both (the unit was wrapped in a

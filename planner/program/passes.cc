@@ -1,7 +1,8 @@
 #include "program/passes.h"
 
 #include <algorithm>
-#include <cstring>
+
+#include "program/alike.h"
 
 namespace shardfit::program {
 namespace {
@@ -19,28 +20,14 @@ constexpr std::size_t most_remembered = 256;
 constexpr std::int64_t copies_kept = 8;
 
 bool alike(const StorageInfo& a, const StorageInfo& b) {
-  return a.bytes == b.bytes && a.category == b.category && a.stream == b.stream &&
-         a.module == b.module && a.backward == b.backward && std::strcmp(a.kind, b.kind) == 0;
+  return alike_made(a, b) && a.category == b.category && a.module == b.module;
 }
 
-bool alike(const Compute& a, const Compute& b) {
-  return std::strcmp(a.kind, b.kind) == 0 && a.module == b.module && a.backward == b.backward &&
-         a.dtype == b.dtype && a.flops == b.flops && a.bytes == b.bytes && a.m == b.m &&
-         a.n == b.n && a.k == b.k && a.groups == b.groups;
-}
+bool alike(const Compute& a, const Compute& b) { return alike_run(a, b) && a.module == b.module; }
 
 bool alike(const Collective& a, const Collective& b) {
   return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.group == b.group &&
          a.peer == b.peer && a.module == b.module && a.backward == b.backward;
-}
-
-bool on_storage(Action action) {
-  return action == Action::allocate || action == Action::release || action == Action::record_stream;
-}
-
-bool on_event(Action action) {
-  return action == Action::record_event || action == Action::wait_event ||
-         action == Action::host_wait;
 }
 
 /// Instructions that name neither a storage nor an event.

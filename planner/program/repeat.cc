@@ -1,14 +1,14 @@
 #include "program/repeat.h"
 
-#include <cstring>
 #include <vector>
+
+#include "program/alike.h"
 
 namespace shardfit::program {
 namespace {
 
 bool alike(const StorageInfo& a, const StorageInfo& b) {
-  return a.bytes == b.bytes && a.category == b.category && a.module == b.module &&
-         a.backward == b.backward && std::strcmp(a.kind, b.kind) == 0;
+  return alike_made(a, b) && a.category == b.category && a.module == b.module;
 }
 
 /// Library workspaces and optimizer states are made in the first step and stay.
@@ -53,8 +53,7 @@ bool repeat_step(Program& program, StepRange step, int number) {
   program.instructions.reserve(2 * end - step.first_instruction);
   for (std::size_t i = step.first_instruction; i < end; ++i) {
     Instruction copy = program.instructions[i];
-    if (copy.action == Action::allocate || copy.action == Action::release ||
-        copy.action == Action::record_stream) {
+    if (on_storage(copy.action)) {
       if (kept[copy.id]) continue;
       copy.id = renamed[copy.id];
     } else if (copy.action == Action::phase) {

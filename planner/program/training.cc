@@ -9,6 +9,7 @@
 #include "model/dimensions.h"
 #include "model/graph_family.h"
 #include "model/machine.h"
+#include "program/block_copier.h"
 #include "program/clip.h"
 #include "program/decay_groups.h"
 #include "program/lora.h"
@@ -308,6 +309,14 @@ void throw_if_any(const std::vector<DegreeFault>& faults, const spec::ModelSpec&
   list.throw_if_any();
 }
 
+/// Nothing wraps the blocks, or tells one from another.
+bool blocks_stand_alone(const TrainingJob& job) {
+  const bool by_number = job.recompute == Recompute::every_second ||
+                         job.recompute == Recompute::first_blocks ||
+                         job.recompute == Recompute::chosen_blocks;
+  return !by_number && !job.ddp && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.titan;
+}
+
 /// What a framework's program makes before training, if it has a function for that; it lives to the
 /// end.
 Value run_start(const Library& library, const std::string& program, Machine& machine) {
@@ -338,7 +347,15 @@ Lowering::Lowering(spec::ModelSpec model, const std::string& framework,
 
 Lowering::~Lowering() = default;
 
-Program Lowering::lower(const TrainingJob& job) const { return run(job, nullptr); }
+Program Lowering::lower(const TrainingJob& job) const {
+  try {
+    return run(job, nullptr);
+  } catch (const BlocksDiffer&) {
+    TrainingJob plain = job;
+    plain.copy_blocks = false;
+    return run(plain, nullptr);
+  }
+}
 
 graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
   TrainingJob one = job;
@@ -435,6 +452,8 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
       return trainer.within_autocast(body);
     };
     Checkpointing checkpointing(job, machine);
+    std::optional<BlockCopier> copier;
+    if (job.copy_blocks && blocks_stand_alone(job)) copier.emplace(machine);
     const model::CompiledClass& loop = class_of(library, program_class(job.program));
     ValueList locals(static_cast<std::size_t>(loop.slots));
     graph::Trace trace(runtime);
@@ -463,6 +482,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     }
     runtime.after_accumulate = nullptr;
     runtime.recorder = nullptr;
+    if (copier) copier->finish();
     if (job.metric_batches > 0) run_metric(library, job.program, machine);
     if (graph) *graph = trace.finish(machine.parameters(*root));
     return std::move(runtime.program);

@@ -106,6 +106,7 @@ struct TrainingJob {
   /// After the steps an evaluation of so many batches, whose logits a metric keeps; 0: none.
   std::int64_t metric_batches = 0;
   bool record_computes = false;
+  bool copy_blocks = true;   // of equal blocks in a row a few are run; false: every block is
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
   EqualPasses equal_passes = EqualPasses::copy;  // but in torchtitan's pipelines
   const StopCheck* stop = nullptr;               // asked before every pass; lower() throws Stopped

@@ -184,6 +184,7 @@ void run_pass(const std::vector<Edge>& roots, const std::vector<Tensor>& gradien
   const Scoped<bool> no_autocast(runtime.autocast.enabled, false);
   const Scoped<std::vector<std::function<void()>>> callbacks(runtime.final_callbacks, {});
   count_dependencies(roots, ++runtime.pass);
+  NodeWatcher* const watcher = runtime.backward_depth == 1 ? runtime.watcher : nullptr;
   Queue queue;
   std::unordered_set<const Node*> begun;
   for (std::size_t i = 0; i < roots.size(); ++i) {
@@ -197,8 +198,10 @@ void run_pass(const std::vector<Edge>& roots, const std::vector<Tensor>& gradien
   while (!queue.empty()) {
     NodeRef node = queue.top().node;
     queue.pop();
+    if (watcher) watcher->node_begins(*node.get());
     evaluate(*node.get(), queue, runtime.backward_depth, wanted);
   }
+  if (watcher) watcher->pass_ends();
   const auto last = std::exchange(runtime.final_callbacks, {});
   for (const auto& callback : last) callback();
 }

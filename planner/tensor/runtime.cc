@@ -52,6 +52,17 @@ Tensor Runtime::empty_strided(const Shape& shape, const Shape& stride, DType dty
   return Tensor(new_body(shape, stride, dtype, bytes > 0 && !meta ? new_storage(bytes) : nullptr));
 }
 
+Tensor Runtime::adopt(std::uint32_t id, const Shape& shape, const Shape& stride, DType dtype) {
+  Storage* storage = storages_.take();
+  storage->runtime = this;
+  storage->id = id;
+  storage->stream = program.storages[id].stream;
+  storage->has_memory = true;
+  return Tensor(new_body(shape, stride, dtype, storage));
+}
+
+void Runtime::disown(const Tensor& tensor) { tensor->storage->has_memory = false; }
+
 Tensor Runtime::view_of(const Tensor& base, const Shape& shape, const Shape& stride) {
   Tensor view = alias_of(base, shape, stride);
   view->base = base->base ? base->base : base;

@@ -42,19 +42,22 @@ class WeightCasts {
  public:
   const Tensor* find(const TensorBody* weight) const {
     const auto place = places_.find(weight);
-    return place == places_.end() ? nullptr : &casts_[place->second];
+    return place == places_.end() ? nullptr : &casts_[place->second].second;
   }
   void add(const TensorBody* weight, const Tensor& cast) {
     places_.emplace(weight, casts_.size());
-    casts_.push_back(cast);
+    casts_.emplace_back(weight, cast);
   }
+  std::size_t size() const { return casts_.size(); }
+  /// A weight with its cast, in the order in which they came.
+  const std::pair<const TensorBody*, Tensor>& operator[](std::size_t i) const { return casts_[i]; }
   void clear() {
     casts_.clear();
     places_.clear();
   }
 
  private:
-  std::vector<Tensor> casts_;
+  std::vector<std::pair<const TensorBody*, Tensor>> casts_;
   std::unordered_map<const TensorBody*, std::size_t> places_;
 };
 
@@ -80,6 +83,13 @@ struct OperatorMode {
   virtual void after(const char* kind, const std::vector<Tensor>& outputs) = 0;
 };
 
+/// Sees the nodes that the outermost backward pass runs, each just before, and the pass's end.
+struct NodeWatcher {
+  virtual ~NodeWatcher() = default;
+  virtual void node_begins(Node& node) = 0;
+  virtual void pass_ends() = 0;
+};
+
 struct Label {
   const char* kind = "";
   std::uint32_t module = 0;
@@ -97,6 +107,11 @@ class Runtime {
   Tensor empty(const Shape& shape, DType dtype);
   /// A tensor of given strides (dense) with a storage of its own.
   Tensor empty_strided(const Shape& shape, const Shape& stride, DType dtype);
+  /// A tensor over a storage that the program allocates without this runtime's doing: it is freed
+  /// when its last tensor goes, as others are.
+  Tensor adopt(std::uint32_t id, const Shape& shape, const Shape& stride, DType dtype);
+  /// The program frees the tensor's storage without this runtime's doing.
+  void disown(const Tensor& tensor);
   /// A view: it shares `base`'s storage and keeps the tensor itself alive, as PyTorch's views do
   /// even in backward, where it forbids adding gradients in place (variable.h,
   /// DifferentiableViewMeta).
@@ -191,6 +206,7 @@ class Runtime {
   std::vector<SavedTensorHooks*> hooks;
   OperatorMode* mode = nullptr;
   OperatorRecorder* recorder = nullptr;
+  NodeWatcher* watcher = nullptr;
   std::function<void(TensorBody&)> after_accumulate;  // hook of every trainable parameter, if any
   /// Run when the innermost backward pass has ended, once (engine.h, queue_callback).
   std::vector<std::function<void()>> final_callbacks;

@@ -1,0 +1,154 @@
+#pragma once
+// A model's equal blocks in a row: in a pass a few at either end are run, those between are copied
+// from them, forward and backward.
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "model/machine.h"
+#include "program/block_names.h"
+#include "program/equal_blocks.h"
+#include "tensor/runtime.h"
+
+namespace shardfit::program {
+
+/// Blocks that have been copied turned out not to be alike: the job is to be run without copying.
+struct BlocksDiffer : std::exception {
+  const char* what() const noexcept override { return "blocks that looked alike are not"; }
+};
+
+/// Watches the calls of a model's recompute units. In a row of equal ones the second and the third
+/// are compared: where both do the same to the program, with other storages, those after them but
+/// for the last three are not run. The program gets the same instructions with other names, the
+/// graph one node in place of the block's. Of the last three, the first that a backward pass comes
+/// to may differ (library workspaces are made there); the next two are compared, and what they do
+/// is then what the nodes' backward does, with the gradients that it leaves.
+///
+/// It is right where a block depends on nothing but its classes, constants, tensors and arguments:
+/// there must be no wrapper around blocks, nothing that runs after a gradient is accumulated, no
+/// hook on saved tensors outside, no choice of blocks by number. All else shows in the
+/// instructions, and where it does, all blocks are run; where it shows too late, BlocksDiffer is
+/// thrown.
+class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
+ public:
+  /// For as long as it lives; the model is whole.
+  explicit BlockCopier(model::Machine& machine);
+  ~BlockCopier() override;
+  BlockCopier(const BlockCopier&) = delete;
+  BlockCopier& operator=(const BlockCopier&) = delete;
+
+  model::Value call(const model::Module& unit, const model::Value* arguments, std::size_t count,
+                    const std::function<model::Value()>& run) override;
+  void node_begins(tensor::Node& node) override;
+  void pass_ends() override;
+  /// Blocks this thread has copied so far, forward.
+  static std::int64_t copied();
+  /// Throws BlocksDiffer where a copied block's graph went without its backward.
+  void finish() const;
+
+ private:
+  /// A tensor that can be made over another storage.
+  struct Made {
+    std::uint32_t id = 0;
+    tensor::Shape shape, stride;
+    DType dtype = DType::f32;
+    bool same_form(const Made& other) const {
+      return shape == other.shape && stride == other.stride && dtype == other.dtype;
+    }
+  };
+  /// What a block's forward or backward added to the program.
+  struct Range {
+    std::size_t first_instruction = 0, end_instruction = 0;
+    std::uint32_t first_storage = 0, end_storage = 0;
+    std::uint64_t first_sequence = 0, end_sequence = 0;  // of nodes
+    bool holds(std::uint32_t id) const { return id >= first_storage && id < end_storage; }
+  };
+  struct Forward {
+    Range range;
+    Made input, output;
+    std::uint32_t output_module = 0;  // of the node that made it
+    std::size_t parts = 0;  // of the result, a list of the output and nothing else; 0: no list
+    bool holds_input = false, holds_output = false;  // nodes do
+    /// Casts that autocast's cache alone holds: of which of the block's tensors.
+    std::vector<std::pair<std::size_t, Made>> casts;
+    std::vector<std::uint32_t> kept;       // other storages that are left, for the backward
+    std::vector<std::uint64_t> arguments;  // that come with the input, as numbers
+    bool copyable = false;
+  };
+  struct Backward {
+    Range range;
+    Made incoming, outgoing;                         // gradients of output and input
+    std::vector<std::optional<Made>> before, after;  // of the block's tensors
+    bool frees_incoming = false, frees_input = false, frees_output = false;
+    bool copyable = false;
+  };
+  /// A block in this pass.
+  struct Call {
+    const EqualBlock* block = nullptr;
+    bool copied = false;
+    const tensor::Node* output_node = nullptr;
+    const tensor::Node* input_node = nullptr;
+    std::uint32_t output_place = 0, input_place = 0;
+    int visits = 0;  // of the backward pass
+    Forward forward;
+    Backward backward;
+  };
+  /// A row in this pass.
+  struct Row {
+    std::vector<std::size_t> calls;  // of calls_, by place
+    bool forward = false;            // that of the third block may be copied
+    bool backward = false;           // that of the third to last may be
+  };
+  struct Held;
+
+  static void copied_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradients& out);
+
+  Call& call_at(const Row& row, std::size_t place) { return calls_[row.calls[place]]; }
+  bool settled() const;
+  Range here() const;
+  void close(Range& range) const;
+  static Made made_of(const tensor::Tensor& tensor);
+  tensor::Tensor make(const Made& form, std::uint32_t id) const;
+  std::vector<std::optional<Made>> gradients(const EqualBlock& block) const;
+
+  // block_copier.cc
+  model::Value run_forward(const EqualBlock& block, const model::Value* arguments,
+                           std::size_t count, const std::function<model::Value()>& run);
+  bool look_at_result(Call& call, const model::Value& result) const;
+  bool look_at_casts(Call& call, std::size_t casts_before) const;
+  bool look_at_forward(Call& call) const;
+  bool same_forward(const Call& a, const Call& b) const;
+  model::Value copy_forward(const EqualBlock& block, Row& row, const tensor::Tensor& input);
+
+  // block_copier_backward.cc
+  void begin_backward(Call& call, const tensor::Node& node) const;
+  void end_backward(Call& call);
+  bool look_at_backward(Call& call) const;
+  bool same_backward(const Call& a, const Call& b) const;
+  void copy_backward(std::size_t index, Held& held, tensor::Gradients& in, tensor::Gradients& out);
+
+  /// Both ranges, of two blocks, do the same, under the names of one for those of the other.
+  bool same_stream(const Range& a, const EqualBlock& of_a, const Range& b, const EqualBlock& of_b,
+                   const BlockNames& names) const;
+  /// Appends a range of one block as what another does. `like`: a range of a third, whose storages
+  /// have by now all that is said of them.
+  void append(const Range& range, const EqualBlock& of, const EqualBlock& as,
+              const BlockNames& names, const Range& like, const EqualBlock& of_like);
+
+  model::Machine& machine_;
+  tensor::Runtime& runtime_;
+  std::map<const model::Module*, EqualBlock> blocks_;
+  std::map<std::size_t, Row> rows_;  // by number
+  std::vector<Call> calls_;          // in their order
+  std::size_t at_ = 0;               // the call whose backward runs; calls_.size(): none
+  bool inside_ = false;              // a unit's forward runs
+  std::shared_ptr<bool> lost_ = std::make_shared<bool>(false);
+};
+
+}  // namespace shardfit::program

@@ -1,0 +1,243 @@
+#include <algorithm>
+
+#include "program/alike.h"
+#include "program/block_copier.h"
+#include "program/block_held.h"
+
+namespace shardfit::program {
+
+using tensor::Gradients;
+using tensor::Node;
+using tensor::Tensor;
+
+namespace {
+
+/// The last block of a row may make what stays; then come those that are compared.
+constexpr std::size_t compared_from_end = 2, copied_from_end = 3;
+
+/// Nobody else holds a gradient.
+bool sole(const Tensor& gradient) {
+  return gradient && gradient->storage && gradient.use_count() == 1 &&
+         gradient->storage->references == 1 && !gradient->base && !gradient->grad_fn;
+}
+
+/// A gradient that waits for a node.
+const Tensor* waiting(const Node& node, std::uint32_t place) {
+  return node.pending.size() > place ? &node.pending[place] : nullptr;
+}
+
+}  // namespace
+
+std::vector<std::optional<BlockCopier::Made>> BlockCopier::gradients(
+    const EqualBlock& block) const {
+  std::vector<std::optional<Made>> out(block.tensors.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    const Tensor& tensor = block.tensors[i];
+    if (tensor && tensor->grad && tensor->grad->storage) out[i] = made_of(tensor->grad);
+  }
+  return out;
+}
+
+void BlockCopier::node_begins(Node& node) {
+  if (node.sequence == tensor::accumulate_sequence) return;
+  const auto in = [&](const Call& call) {
+    return node.sequence >= call.forward.range.first_sequence &&
+           node.sequence < call.forward.range.end_sequence;
+  };
+  if (at_ < calls_.size()) {
+    if (in(calls_[at_])) return;
+    end_backward(calls_[at_]);
+  }
+  const auto after = std::upper_bound(
+      calls_.begin(), calls_.end(), node.sequence,
+      [](std::uint64_t s, const Call& call) { return s < call.forward.range.first_sequence; });
+  at_ = calls_.size();
+  if (after == calls_.begin() || !in(*std::prev(after))) return;
+  at_ = static_cast<std::size_t>(std::prev(after) - calls_.begin());
+  Call& call = calls_[at_];
+  ++call.visits;
+  begin_backward(call, node);
+}
+
+void BlockCopier::pass_ends() {
+  if (at_ < calls_.size()) end_backward(calls_[at_]);
+  calls_.clear();
+  rows_.clear();
+  at_ = 0;
+}
+
+void BlockCopier::begin_backward(Call& call, const Node& node) const {
+  if (call.copied) return;
+  Backward& backward = call.backward;
+  const Tensor* incoming = waiting(node, call.output_place);
+  backward.copyable = call.visits == 1 && call.forward.copyable && &node == call.output_node &&
+                      incoming && sole(*incoming);
+  if (!backward.copyable) return;
+  backward.incoming = made_of(*incoming);
+  backward.before = gradients(*call.block);
+  backward.range = here();
+}
+
+void BlockCopier::end_backward(Call& call) {
+  if (call.copied || !call.backward.copyable) return;
+  Row& row = rows_[call.block->row];
+  call.backward.copyable = look_at_backward(call);
+  const std::size_t length = call.block->length;
+  if (call.block->place + copied_from_end != length) return;
+  row.backward =
+      row.calls.size() == length && same_backward(call_at(row, length - compared_from_end), call);
+}
+
+/// Only what has its storages in the block, its gradients and its input can be copied; and nothing
+/// of its forward may be left.
+bool BlockCopier::look_at_backward(Call& call) const {
+  Backward& backward = call.backward;
+  const Forward& forward = call.forward;
+  close(backward.range);
+  const Tensor* outgoing = waiting(*call.input_node, call.input_place);
+  if (!outgoing || !sole(*outgoing)) return false;
+  backward.outgoing = made_of(*outgoing);
+  backward.after = gradients(*call.block);
+  const auto own = [&](std::uint32_t id) { return backward.range.holds(id); };
+  if (!own(backward.outgoing.id) && backward.outgoing.id != backward.incoming.id) return false;
+  std::vector<std::uint32_t> known = {backward.incoming.id, forward.input.id};
+  for (std::size_t i = 0; i < backward.after.size(); ++i) {
+    const auto& before = backward.before[i];
+    const auto& after = backward.after[i];
+    if (before) known.push_back(before->id);
+    if (before && !after) return false;
+    if (after && !(before && before->id == after->id) && !own(after->id)) return false;
+  }
+  std::vector<std::uint32_t> freed;
+  const Program& program = runtime_.program;
+  for (std::size_t i = backward.range.first_instruction; i < backward.range.end_instruction; ++i) {
+    const Instruction& instruction = program.instructions[i];
+    if (instruction.action == Action::compute) continue;
+    if (!on_storage(instruction.action)) return false;
+    const std::uint32_t id = instruction.id;
+    const bool nameable = own(id) || forward.range.holds(id) ||
+                          std::find(known.begin(), known.end(), id) != known.end();
+    if (!nameable) return false;
+    if (instruction.action == Action::release) freed.push_back(id);
+  }
+  std::sort(freed.begin(), freed.end());
+  const auto frees = [&](std::uint32_t id) {
+    return std::binary_search(freed.begin(), freed.end(), id);
+  };
+  backward.frees_incoming = frees(backward.incoming.id);
+  backward.frees_input = frees(forward.input.id);
+  backward.frees_output = frees(forward.output.id);
+  return std::all_of(forward.kept.begin(), forward.kept.end(), frees);
+}
+
+namespace {
+
+template <class Forward, class Backward>
+BlockNames names_between(const Forward& forward, const Backward& backward,
+                         const Forward& as_forward, std::uint32_t first_storage,
+                         std::uint32_t incoming,
+                         const std::vector<std::optional<std::uint32_t>>& gradients) {
+  BlockNames names;
+  names.add_run(forward.range.first_storage, forward.range.end_storage,
+                as_forward.range.first_storage);
+  names.add_run(backward.range.first_storage, backward.range.end_storage, first_storage);
+  names.add(backward.incoming.id, incoming);
+  names.add(forward.input.id, as_forward.input.id);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (backward.before[i] && gradients[i]) names.add(backward.before[i]->id, *gradients[i]);
+  }
+  return names;
+}
+
+template <class Mades>
+std::vector<std::optional<std::uint32_t>> ids_of(const Mades& mades) {
+  std::vector<std::optional<std::uint32_t>> ids;
+  for (const auto& made : mades) {
+    ids.push_back(made ? std::optional(made->id) : std::nullopt);
+  }
+  return ids;
+}
+
+/// Gradients that were there, and their forms.
+template <class Mades>
+bool same_forms(const Mades& a, const Mades& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    return x.has_value() == y.has_value() && (!x || x->same_form(*y));
+  });
+}
+
+}  // namespace
+
+bool BlockCopier::same_backward(const Call& a, const Call& b) const {
+  const Backward& x = a.backward;
+  const Backward& y = b.backward;
+  if (!x.copyable || !y.copyable || !x.incoming.same_form(y.incoming) ||
+      !x.outgoing.same_form(y.outgoing) || !same_forms(x.before, y.before) ||
+      !same_forms(x.after, y.after) || x.frees_incoming != y.frees_incoming ||
+      x.frees_input != y.frees_input || x.frees_output != y.frees_output ||
+      a.forward.holds_input != b.forward.holds_input ||
+      a.forward.holds_output != b.forward.holds_output || a.input_node != b.output_node) {
+    return false;
+  }
+  const BlockNames names = names_between(a.forward, x, b.forward, y.range.first_storage,
+                                         y.incoming.id, ids_of(y.before));
+  for (std::size_t i = 0; i < x.after.size(); ++i) {
+    if (x.after[i] && names.of(x.after[i]->id) != y.after[i]->id) return false;
+  }
+  return names.of(x.outgoing.id) == y.outgoing.id &&
+         same_stream(x.range, *a.block, y.range, *b.block, names);
+}
+
+void BlockCopier::copied_backward(Node& node, Gradients& in, Gradients& out) {
+  auto& held = static_cast<Held&>(*node.extra);
+  held.copier->copy_backward(held.call, held, in, out);
+}
+
+void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gradients& out) {
+  Call& call = calls_[index];
+  Row& row = rows_[call.block->row];
+  const std::size_t length = call.block->length;
+  if (!row.backward || !sole(in[0])) throw BlocksDiffer();
+  const Call& like = call_at(row, length - compared_from_end);
+  const Call& known = call_at(row, length - copied_from_end);
+  const Backward& from = known.backward;
+  const auto before = gradients(*call.block);
+  if (!from.incoming.same_form(made_of(in[0])) || !same_forms(from.before, before)) {
+    throw BlocksDiffer();
+  }
+  Program& program = runtime_.program;
+  const std::uint32_t incoming = in[0]->storage->id;
+  const auto first = static_cast<std::uint32_t>(program.storages.size());
+  const BlockNames names =
+      names_between(known.forward, from, call.forward, first, incoming, ids_of(before));
+  append(from.range, *known.block, *call.block, names, like.backward.range, *like.block);
+  runtime_.next_sequence += from.range.end_sequence - from.range.first_sequence;
+  program.storages[incoming].category = program.storages[from.incoming.id].category;
+  for (std::uint32_t s = 0; s < known.forward.range.end_storage - known.forward.range.first_storage;
+       ++s) {
+    program.storages[call.forward.range.first_storage + s].category =
+        program.storages[like.forward.range.first_storage + s].category;
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    const auto& after = from.after[i];
+    if (!after || (from.before[i] && from.before[i]->id == after->id)) continue;
+    const Tensor& tensor = call.block->tensors[i];
+    if (tensor->grad) runtime_.disown(tensor->grad);
+    tensor->grad = make(*after, *names.of(after->id));
+  }
+  if (from.outgoing.id == from.incoming.id) {
+    out[0] = runtime_.alias_of(in[0], from.outgoing.shape, from.outgoing.stride);
+  } else {
+    if (from.frees_incoming) runtime_.disown(in[0]);
+    out[0] = make(from.outgoing, *names.of(from.outgoing.id));
+  }
+  const auto let_go = [&](Tensor& tensor, bool freed) {
+    if (tensor && freed) runtime_.disown(tensor);
+    tensor.reset();
+  };
+  let_go(held.input, from.frees_input);
+  let_go(held.output, from.frees_output);
+  held.ran = true;
+}
+
+}  // namespace shardfit::program
