@@ -10,6 +10,7 @@
 #include "program/training.h"
 #include "run/memory_clock.h"
 #include "search/batch.h"
+#include "search/largest.h"
 #include "spec/data_directory.h"
 #include "support.h"
 
@@ -81,6 +82,49 @@ TEST_CASE("each reported maximum fits by plan, and one step above it does not") 
     CHECK(table.cliff.front().words == "one sample more");
     CHECK(table.cliff.front().cell.verdict != search::Verdict::fits);
   }
+}
+
+TEST_CASE("the largest number near a guess is the one that doubling finds, in few trials") {
+  for (const std::int64_t most : {1, 7, 100}) {
+    for (std::int64_t answer = 0; answer <= most; ++answer) {
+      for (const std::int64_t guess : {1, 5, 50, 400}) {
+        int trials = 0;
+        bool within = true;
+        const auto fits = [&](std::int64_t n) {
+          within = within && n >= 1 && n <= most;
+          ++trials;
+          return n <= answer;
+        };
+        const std::int64_t doubled = search::largest(most, fits);
+        trials = 0;
+        const std::int64_t near = search::largest_near(guess, most, fits);
+        CAPTURE(most);
+        CAPTURE(answer);
+        CAPTURE(guess);
+        CHECK(doubled == answer);
+        CHECK(near == answer);
+        CHECK(within);
+        if (answer > 1 && answer < most && guess == answer) CHECK(trials == 2);
+      }
+    }
+  }
+}
+
+TEST_CASE("a network that loops over its tokens: far beyond what fits nothing is run") {
+  const search::Plan plan =
+      planned(plan_of("model: mamba-130m, on: [rtx3090], sequence: 256, micro-batch: 16"));
+  const search::Option& option = plan.options.front();
+  const search::BatchTable table = search::find_batches(option, {256, 1024, 16384, 1 << 20});
+  REQUIRE(table.rows.size() == 4);
+  CHECK(table.rows[0].largest > table.rows[1].largest);
+  CHECK(table.rows[1].largest > 0);
+  for (const std::size_t far : {std::size_t{2}, std::size_t{3}}) {
+    CHECK(table.rows[far].largest == 0);
+    REQUIRE(table.rows[far].next);
+    CHECK(table.rows[far].next->reason.find("was not run") != std::string::npos);
+  }
+  REQUIRE(table.longer);
+  CHECK(table.longer->sequence == table.longest_sequence + search::sequence_step);
 }
 
 TEST_CASE("a table that is stopped says which rows are not decided") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "base/format.h"
 #include "search/largest.h"
@@ -14,6 +15,14 @@ constexpr std::int64_t most_tokens = 1 << 24;
 constexpr std::size_t most_columns = 9;
 /// Batches of an evaluation whose logits are kept, at most.
 constexpr std::int64_t most_metric_batches = 32;
+/// The same where each of them takes long to run.
+constexpr std::int64_t few_metric_batches = 2;
+
+/// What is ruled out by a bound is more than the budget by so much: other kernels of another
+/// length change less.
+constexpr double beyond_budget = 1.1;
+/// So many take half a second and more.
+constexpr double slow_instructions = 1'000'000;
 
 /// The jobs of one option.
 class Search {
@@ -51,6 +60,13 @@ class Search {
     if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
     if (change) change(job);
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
+    const bool own = !change && divisors_.empty();
+    const double least = own && is_slow(sequence) ? bytes_at_least(micro_batch, sequence) : 0;
+    if (least > beyond_budget * budget()) {
+      cell.reason = "it needs " + format_bytes(Bytes(static_cast<std::int64_t>(least))) +
+                    " at least, by what fewer tokens need, and was not run";
+      return cell;
+    }
     try {
       const Program program = option_.lowering->lower(job);
       const Judgement judgement = judge(program, option_.worst_gpu().card, option_.job.allocator,
@@ -58,13 +74,46 @@ class Search {
       cell.verdict = judgement.verdict;
       cell.reason = judgement.reason;
       cell.phase = phase_of(judgement);
+      if (own) {
+        known_.push_back({micro_batch, sequence,
+                          static_cast<double>(judgement.unlimited.allocated_peak),
+                          static_cast<double>(program.instructions.size())});
+      }
     } catch (const OverflowError&) {
       cell.reason = "more than 8 EiB";
     }
     return cell;
   }
 
+  /// Whether a program loops over its tokens and is long because of that.
+  bool is_slow(std::int64_t sequence) const {
+    bool grows = false;
+    double most = 0;
+    for (const Known& known : known_) {
+      for (const Known& other : known_) {
+        const bool longer = other.sequence >= 2 * known.sequence;
+        grows = grows || (longer && other.instructions > 1.5 * known.instructions);
+      }
+      most = std::max(most, known.instructions * static_cast<double>(sequence) /
+                                static_cast<double>(known.sequence));
+    }
+    return grows && most > slow_instructions;
+  }
+  /// The tokens that likely fit at most, by the longest that are known to; 0 where nothing is.
+  double tokens_that_may_fit() const {
+    const double none = least_known();
+    double tokens = 0, bytes = 0;
+    for (const Known& known : known_) {
+      if (known.bytes <= bytes || known.bytes > budget() || known.bytes <= none) continue;
+      bytes = known.bytes;
+      tokens = static_cast<double>(known.micro_batch * known.sequence) * (budget() - none) /
+               (bytes - none);
+    }
+    return tokens;
+  }
+
  private:
+  double budget() const { return static_cast<double>(option_.worst_gpu().judgement.budget); }
   static std::string phase_of(const Judgement& judgement) {
     if (judgement.limited.failure) return judgement.limited.failure->phase;
     const auto& phases = judgement.unlimited.phases;
@@ -74,8 +123,35 @@ class Search {
     return most == phases.end() ? "" : most->name;
   }
 
+  struct Known {
+    std::int64_t micro_batch, sequence;
+    double bytes, instructions;
+  };
+
+  /// Peaks are the highest of many sums, each of which grows at least evenly with the samples and
+  /// with their length: convex, from what is there without any tokens, which is less than the
+  /// fewest tokens that were run need.
+  double bytes_at_least(std::int64_t micro_batch, std::int64_t sequence) const {
+    const double none = least_known();
+    double most = 0;
+    for (const Known& known : known_) {
+      if (known.micro_batch > micro_batch || known.sequence > sequence) continue;
+      const double times = static_cast<double>(micro_batch) /
+                           static_cast<double>(known.micro_batch) * static_cast<double>(sequence) /
+                           static_cast<double>(known.sequence);
+      most = std::max(most, none + times * (known.bytes - none));
+    }
+    return most;
+  }
+  double least_known() const {
+    double least = std::numeric_limits<double>::infinity();
+    for (const Known& known : known_) least = std::min(least, known.bytes);
+    return least;
+  }
+
   const Option& option_;
   const StopCheck* stop_;
+  mutable std::vector<Known> known_;
   std::vector<std::int64_t> divisors_;
 };
 
@@ -93,8 +169,12 @@ class RowSearch {
     const auto count = static_cast<std::int64_t>(search_.count());
     std::size_t good = 0;
     try {
+      const bool near = search_.is_slow(row_.sequence) && search_.divisors().empty();
+      const double guess =
+          near ? search_.tokens_that_may_fit() / static_cast<double>(row_.sequence) : 0;
+      const auto run = [&](std::int64_t n) { return fits(static_cast<std::size_t>(n) - 1); };
       good = static_cast<std::size_t>(
-          largest(count, [&](std::int64_t n) { return fits(static_cast<std::size_t>(n) - 1); }));
+          near ? largest_near(static_cast<std::int64_t>(guess), count, run) : largest(count, run));
       for (std::size_t above = 1; good > 0 && above <= neighbours; ++above) {
         if (good + above > search_.count() || !fits(good + above - 1)) continue;
         good += above;
@@ -130,9 +210,14 @@ class RowSearch {
 
 void find_longest(const Search& search, std::int64_t micro, std::int64_t most, BatchTable& table) {
   const std::int64_t limit = most / sequence_step;
-  const std::int64_t good = largest(limit, [&](std::int64_t steps) {
+  const double tokens = search.tokens_that_may_fit() / static_cast<double>(micro);
+  const bool near = search.is_slow(static_cast<std::int64_t>(std::min(tokens, 1e9)));
+  const auto run = [&](std::int64_t steps) {
     return search.judge_job(micro, steps * sequence_step).verdict == Verdict::fits;
-  });
+  };
+  const std::int64_t good =
+      near ? largest_near(static_cast<std::int64_t>(tokens) / sequence_step, limit, run)
+           : largest(limit, run);
   table.longest_sequence = good * sequence_step;
   if (good < limit) table.longer = search.judge_job(micro, (good + 1) * sequence_step);
 }
@@ -182,10 +267,11 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
     const auto keep = [](std::int64_t batches) {
       return [batches](program::TrainingJob& job) { job.metric_batches = batches; };
     };
-    const std::int64_t good = largest(most_metric_batches, [&](std::int64_t batches) {
+    const std::int64_t most = search.is_slow(sequence) ? few_metric_batches : most_metric_batches;
+    const std::int64_t good = largest(most, [&](std::int64_t batches) {
       return search.judge_job(micro, sequence, keep(batches)).verdict == Verdict::fits;
     });
-    const std::int64_t next = std::min(good + 1, most_metric_batches);
+    const std::int64_t next = std::min(good + 1, most);
     add("a metric that keeps the logits of " + format_count(next) +
             (next == 1 ? " batch" : " batches") + " of an evaluation",
         micro, sequence, keep(next));

@@ -1,6 +1,9 @@
 #include "search/sharing.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "search/titan.h"
@@ -165,14 +168,66 @@ std::vector<RankGroup> rank_groups(const program::TrainingJob& job, Parallel par
   return groups;
 }
 
+namespace {
+
+/// What the program of one of many ranks depends on: ranks of equal shares run equal programs.
+class Shares {
+ public:
+  explicit Shares(const program::Lowering& lowering) {
+    for (const auto& parameter : lowering.parameters()) {
+      ++parameters_;
+      rows_.insert(parameter.shape.rank > 0 ? parameter.shape[0] : 1);
+    }
+  }
+
+  /// Empty where that is not known.
+  std::vector<std::int64_t> of(const program::TrainingJob& job) {
+    if (job.megatron || job.deepspeed || job.fsdp1) return {};
+    if (job.fsdp2 && job.fsdp2->replicas == 1 && job.fsdp2->tensor == 1) return rows_of(job);
+    if (job.zero_redundancy) {
+      // Whole parameters go to the rank that has least: those behind as many ranks have none.
+      const std::int64_t most = job.lora ? 3 * parameters_ : parameters_;
+      if (job.zero_redundancy->rank >= most) return {-1};
+    }
+    return {};
+  }
+
+ private:
+  /// Rows of parameters of each height (torch.chunk: equal shares from the first on).
+  std::vector<std::int64_t> rows_of(const program::TrainingJob& job) {
+    if (job.lora) rows_.insert(job.lora->rank);
+    const std::int64_t ranks = job.fsdp2->ranks;
+    std::vector<std::int64_t> own;
+    for (const std::int64_t all : rows_) {
+      const std::int64_t share = (all + ranks - 1) / ranks;
+      own.push_back(std::clamp<std::int64_t>(all - job.fsdp2->rank * share, 0, share));
+    }
+    return own;
+  }
+
+  std::set<std::int64_t> rows_;
+  std::int64_t parameters_ = 0;
+};
+
+}  // namespace
+
 std::vector<LoweredGroup> lower_groups(
     const program::Lowering& lowering, std::vector<RankGroup> groups,
     const std::function<program::TrainingJob(int rank)>& job_of) {
   std::vector<LoweredGroup> lowered;
+  std::optional<Shares> shares;
+  std::map<std::vector<std::int64_t>, std::shared_ptr<const Program>> known;
   for (RankGroup& group : groups) {
-    const bool known = !lowered.empty() && lowered.front().program->same_on_all_ranks;
-    auto program = known ? lowered.front().program
-                         : std::make_shared<const Program>(lowering.lower(job_of(group.rank)));
+    if (!lowered.empty() && lowered.front().program->same_on_all_ranks) {
+      lowered.push_back({std::move(group), lowered.front().program});
+      continue;
+    }
+    const program::TrainingJob job = job_of(group.rank);
+    if (groups.size() > 1 && !shares) shares.emplace(lowering);
+    const auto share = shares ? shares->of(job) : std::vector<std::int64_t>();
+    auto program = share.empty() ? nullptr : known[share];
+    if (!program) program = std::make_shared<const Program>(lowering.lower(job));
+    if (!share.empty()) known[share] = program;
     lowered.push_back({std::move(group), std::move(program)});
   }
   return lowered;

@@ -131,6 +131,18 @@ std::vector<std::int64_t> even_cut(std::int64_t layers, std::int64_t stages) {
   return out;
 }
 
+std::vector<std::int64_t> nearest_cut(std::vector<std::int64_t> given, std::int64_t layers,
+                                      std::int64_t stages) {
+  if (static_cast<std::int64_t>(given.size()) != stages || layers < stages) {
+    return even_cut(layers, stages);
+  }
+  std::int64_t sum = 0;
+  for (std::int64_t& own : given) sum += own = std::clamp<std::int64_t>(own, 1, layers);
+  for (; sum < layers; ++sum) ++*std::min_element(given.begin(), given.end());
+  for (; sum > layers; --sum) --*std::max_element(given.begin(), given.end());
+  return given;
+}
+
 std::string cut_words(const std::vector<std::int64_t>& layers) {
   std::vector<std::string> texts;
   for (const std::int64_t n : layers) texts.push_back(std::to_string(n));

@@ -38,6 +38,10 @@ std::optional<StageCut> best_cut(const StageLoads& loads, CutAim aim, double bel
 /// As many layers a stage as there are, the middle ones first where they do not divide.
 std::vector<std::int64_t> even_cut(std::int64_t layers, std::int64_t stages);
 
+/// The cut of all layers that is nearest to one that was given: an equal one for other stages.
+std::vector<std::int64_t> nearest_cut(std::vector<std::int64_t> given, std::int64_t layers,
+                                      std::int64_t stages);
+
 /// "6,9,9,8".
 std::string cut_words(const std::vector<std::int64_t>& layers);
 /// "E|t*6|t*9L": as Megatron's pipeline_model_parallel_layout takes it; E embedding, t a layer, L

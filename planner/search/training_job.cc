@@ -229,6 +229,14 @@ class Mapping {
                     "framework " + out_.profile.framework + " has no policy " +
                         shardfit::quoted(asked.policy) + " of selective recompute",
                     {"expected one of: " + join(out_.profile.policies)});
+    } else if (const std::int64_t layers = blocks_of_model(); policy->blocks > layers) {
+      const std::string nearest =
+          layers > 1 ? "selective:first-" + std::to_string(layers - 1) + "-blocks, or full"
+                     : "full";
+      faults_.error(spec_.recompute.where,
+                    "no " + std::to_string(policy->blocks) +
+                        " blocks to recompute: the model has " + std::to_string(layers),
+                    {"the nearest that can be: " + nearest});
     } else if (const std::int64_t units = lowering_.recompute_units(out_.job.head);
                !policy->chosen.empty() && policy->chosen.back() >= units) {
       faults_.error(spec_.recompute.where, "no block " + std::to_string(policy->chosen.back()) +
@@ -239,6 +247,11 @@ class Mapping {
       out_.job.recompute_blocks = policy->blocks;
       out_.job.chosen_blocks = policy->chosen;
     }
+  }
+
+  std::int64_t blocks_of_model() const {
+    const std::int64_t layers = lowering_.pipeline_layers();
+    return layers > 0 ? layers : lowering_.recompute_units(out_.job.head);
   }
 
   void attention() {

@@ -147,6 +147,12 @@ void schedule(const OptionSpec& option, MegatronJob& megatron, RankJob& job, Dia
   }
 }
 
+/// In the place of layers of stages that cannot be.
+std::string nearest_layers(const MegatronJob& megatron, std::int64_t layers) {
+  if (megatron.virtual_stages > 1) return cut_words(even_cut(layers, megatron.pipeline));
+  return cut_words(nearest_cut(megatron.stage_layers, layers, megatron.pipeline));
+}
+
 /// The degrees of a Megatron job, checked against the model.
 void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split& split,
                   const program::Lowering& lowering, RankJob& job, Diagnostics& faults) {
@@ -163,8 +169,12 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
     if (option.job.stage_layers) megatron.stage_layers = option.job.stage_layers->value;
     schedule(option, megatron, job, faults);
     const std::int64_t layers = lowering.pipeline_layers();
-    const bool even = layers % std::max<std::int64_t>(1, megatron.pipeline) == 0;
-    if (!even && !option.job.stage_layers && megatron.virtual_stages == 1 &&
+    const bool divides = layers % std::max<std::int64_t>(1, megatron.pipeline) == 0;
+    if (megatron.virtual_stages > 1 && divides &&
+        megatron.stage_layers == even_cut(layers, megatron.pipeline)) {
+      megatron.stage_layers.clear();  // what several chunks take anyway
+    }
+    if (!divides && !option.job.stage_layers && megatron.virtual_stages == 1 &&
         layers > megatron.pipeline) {
       megatron.stage_layers = even_cut(layers, megatron.pipeline);
       job.assumptions.push_back(
@@ -177,8 +187,10 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
   }
   job.job.megatron = megatron;
   for (const program::DegreeFault& fault : lowering.check(job.job)) {
+    std::string nearest = std::to_string(fault.nearest);
+    if (fault.key == "stage_layers") nearest = nearest_layers(megatron, lowering.pipeline_layers());
     faults.error(where_of(fault.key, option), fault.message,
-                 {"the nearest that can be: " + std::to_string(fault.nearest)});
+                 {"the nearest that can be: " + nearest});
   }
 }
 
@@ -269,6 +281,25 @@ std::optional<RankJob> job_of_option(const OptionSpec& option, std::int64_t rank
   return job;
 }
 
+/// A strategy that splits the model, and degrees that leave one part.
+void refuse_no_split(const OptionSpec& option, Parallel parallel, const Location& where,
+                     Diagnostics& faults) {
+  const bool tensor = parallel == Parallel::tensor;
+  const Degree& own = tensor ? option.job.degrees.tp : option.job.degrees.pp;
+  const std::int64_t gpus = option.cluster.count;
+  std::int64_t least = 2;
+  while (gpus % least != 0) ++least;
+  if (own) {
+    faults.error(own->where,
+                 tensor ? "one tensor rank splits no layer" : "one stage is no pipeline",
+                 {"the nearest that divides the number of GPUs: " + std::to_string(least)});
+    return;
+  }
+  faults.error(where, "data parallelism takes all GPUs: none is left to split the model",
+               {gpus == least ? "leave --dp out"
+                              : "give --dp " + std::to_string(gpus / least) + ", or leave it out"});
+}
+
 /// One trial as a job. Nothing where it cannot be: then faults say why.
 std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings& lowerings,
                           Diagnostics& faults) {
@@ -300,7 +331,7 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   if (!split || !faults.empty()) return {};
   if (splits_model(trial.parallel) && option.cluster.count > 1 &&
       split->tensor * split->pipeline == 1) {
-    faults.error(where, "data parallelism takes all GPUs: none is left to split the model");
+    refuse_no_split(option, trial.parallel, where, faults);
     return {};
   }
   Way way;

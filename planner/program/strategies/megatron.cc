@@ -398,7 +398,8 @@ std::vector<DegreeFault> check_stage_layers(const MegatronJob& job, std::int64_t
   }
   if (stages != job.pipeline) {
     return {{"stage_layers",
-             "layers of " + text(stages) + " stages for a pipeline of " + text(job.pipeline),
+             "layers of " + text(stages) + (stages == 1 ? " stage" : " stages") +
+                 " for a pipeline of " + text(job.pipeline),
              job.pipeline}};
   }
   std::int64_t sum = 0;
