@@ -129,7 +129,7 @@ TEST_CASE("a census sums to what the allocator handed out, and its categories to
   for (const run::PhaseReading& phase : result.phases) {
     if (phase.live) continue;
     if (phase.peak_instruction < 0) continue;
-    const run::Census census = run::live_after(program, {}, phase.peak_instruction);
+    const run::Census census = run::live_after(program, result, phase.peak_instruction);
     CHECK(census.allocated == phase.allocated);
     std::int64_t requested = 0, allocated = 0;
     for (int c = 0; c < category_count; ++c) {

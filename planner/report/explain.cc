@@ -115,9 +115,7 @@ void activations(const Subject& s) {
   }
   at_the_peak(s, Category::activation, true);
   if (end < 0) return;
-  run::RunLimits limits;
-  limits.settings = s.option.job.allocator;
-  const run::Census census = live_after(program, limits, end);
+  const run::Census census = live_after(program, s.gpu.judgement.unlimited, end);
   s.line("kept for the backward when a forward is done: " +
          exact(alive(census, Category::activation)) + ", over " + format_count(s.tokens()) +
          " tokens of a micro-batch:");

@@ -156,15 +156,18 @@ CachingAllocator allocator_of(const RunLimits& limits) {
 
 }  // namespace
 
-Census live_after(const Program& program, const RunLimits& limits, std::int64_t instruction) {
-  CachingAllocator allocator = allocator_of(limits);
-  const std::vector<BlockHandle> handles = replay(
-      program, allocator, [&](std::int64_t i, const Instruction&) { return i < instruction; });
+Census live_after(const Program& program, const RunResult& run, std::int64_t instruction) {
+  std::vector<char> alive(program.storages.size(), 0);
+  for (std::int64_t i = 0; i <= instruction; ++i) {
+    const Instruction& one = program.instructions[static_cast<std::size_t>(i)];
+    if (one.action == Action::allocate) alive[one.id] = 1;
+    if (one.action == Action::release) alive[one.id] = 0;
+  }
   Census census;
-  for (std::size_t s = 0; s < handles.size(); ++s) {
-    if (handles[s] == no_block || handles[s] == empty_block) continue;
+  for (std::size_t s = 0; s < alive.size(); ++s) {
+    const std::int64_t block = FreeBlocks::unit * (*run.block_units)[s];
+    if (!alive[s] || block == 0) continue;
     const StorageInfo& storage = program.storages[s];
-    const std::int64_t block = allocator.block_bytes(handles[s]);
     const auto category = static_cast<std::size_t>(storage.category);
     census.requested += storage.bytes;
     census.allocated += block;

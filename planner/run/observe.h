@@ -24,8 +24,9 @@ struct Census {
   std::vector<LiveStorage> live;  // in the order of their storages
 };
 
-/// Replays up to and including `instruction`, which must not lie behind an out-of-memory error.
-Census live_after(const Program& program, const RunLimits& limits, std::int64_t instruction);
+/// Of a run of the program, up to and including `instruction`, which must not lie behind an
+/// out-of-memory error.
+Census live_after(const Program& program, const RunResult& run, std::int64_t instruction);
 
 /// Allocated bytes over one optimizer step in about `columns` slices of equally many instructions,
 /// each the highest value of its slice, and its phase; a phase has one slice at least.

@@ -14,7 +14,8 @@ class Clock {
       : program_(program),
         allocator_(limits.total, limits.context, limits.settings),
         stop_(limits.stop),
-        handles_(program.storages.size(), no_block) {}
+        handles_(program.storages.size(), no_block),
+        units_(std::make_shared<std::vector<std::uint32_t>>(program.storages.size())) {}
 
   RunResult run() {
     const auto count = static_cast<std::int64_t>(program_.instructions.size());
@@ -55,6 +56,7 @@ class Clock {
   RunResult finish() {
     result_.retries = allocator_.stats().retries;
     result_.same_capacities = allocator_.same_capacities();
+    result_.block_units = std::move(units_);
     return std::move(result_);
   }
 
@@ -66,6 +68,10 @@ class Clock {
       return false;
     }
     handles_[instruction.id] = handle;
+    if (handle != empty_block) {
+      (*units_)[instruction.id] =
+          static_cast<std::uint32_t>(allocator_.block_bytes(handle) / FreeBlocks::unit);
+    }
     live_[static_cast<std::size_t>(storage.category)] += storage.bytes;
     const std::int64_t now = allocator_.stats().current.allocated;
     if (now > peak_.allocated) {
@@ -138,6 +144,7 @@ class Clock {
   CachingAllocator allocator_;
   const StopCheck* stop_;
   std::vector<BlockHandle> handles_;
+  std::shared_ptr<std::vector<std::uint32_t>> units_;
   ByCategory live_{};
   PhaseReading peak_;
   RunResult result_;

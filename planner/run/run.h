@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ struct RunResult {
   std::int64_t allocated_peak = 0;   // after loading
   std::int64_t reserved_peak = 0;
   std::int64_t retries = 0;
+  /// What each storage was handed, in units of 512 bytes; 0 where it was not reached.
+  std::shared_ptr<const std::vector<std::uint32_t>> block_units;
   /// With any of these the run is the same, to its end or to its failure.
   CapacityRange same_capacities;
   /// The failing request: the error, the phase it would have belonged to, the storage.

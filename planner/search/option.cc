@@ -123,11 +123,9 @@ void find_needed_in(const Option& option, const program::Lowering& lowering, Gpu
 /// The least capacity, and what is alive at the highest moment.
 void measure_gpu(const Option& option, const program::Lowering& lowering, Gpu& gpu) {
   find_needed_in(option, lowering, gpu);
-  run::RunLimits limits;
-  limits.settings = option.job.allocator;
   const Phase& worst = gpu.phases[gpu.worst];
   const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(*gpu.program, worst);
-  gpu.peak = live_after(*gpu.program, limits, at);
+  gpu.peak = live_after(*gpu.program, gpu.judgement.unlimited, at);
 }
 
 /// Programs that differ in nothing that memory depends on, or what is said of it.
