@@ -270,7 +270,9 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
   search::PlanSettings settings;
   settings.effects = settings.changes = settings.equal_batches = false;
   const double begun = cpu_seconds();
-  const search::Plan plan = search::make_plan(spec, settings);
+  spec::PlanSpec jobs = spec;
+  jobs.search_budget.reset();  // of the tables
+  const search::Plan plan = search::make_plan(jobs, settings);
   const SearchWatch watch(err);
   std::size_t left = plan.options.size();
   rapidjson::StringBuffer buffer;

@@ -20,6 +20,7 @@ namespace shardfit::cli {
 /// "note: --sequence 8192 wins over 4096 at plan.yaml:3:13".
 void say_overrides(const spec::PlanSpec& plan, std::ostream& err) {
   for (const spec::Override& override : plan.overrides) {
+    if (override.winner == override.loser) continue;  // nothing is lost
     const bool line = override.winner_where.file() == "command line";
     const std::string key =
         line ? (override.key == "options" ? "--on" : "--" + override.key) : override.key;

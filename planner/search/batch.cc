@@ -291,7 +291,17 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
   }
 }
 
-/// Whether the job's bytes depend on the sequence. What does not run is a matter of the rows.
+std::int64_t positions_of(const spec::ModelSpec& model) {
+  for (const char* key : {"max_position_embeddings", "n_positions", "n_ctx", "seq_length"}) {
+    const spec::Node* node = model.numbers.child(key);
+    const auto most = node ? parse_integer(node->text) : std::nullopt;
+    if (most && *most > 0) return *most;
+  }
+  return most_tokens;
+}
+
+}  // namespace
+
 bool reads_sequence(const Option& option) {
   const auto bytes_at = [&](std::int64_t sequence) {
     program::TrainingJob job = option.job.job;
@@ -307,17 +317,6 @@ bool reads_sequence(const Option& option) {
     return true;
   }
 }
-
-std::int64_t positions_of(const spec::ModelSpec& model) {
-  for (const char* key : {"max_position_embeddings", "n_positions", "n_ctx", "seq_length"}) {
-    const spec::Node* node = model.numbers.child(key);
-    const auto most = node ? parse_integer(node->text) : std::nullopt;
-    if (most && *most > 0) return *most;
-  }
-  return most_tokens;
-}
-
-}  // namespace
 
 const BatchCell* BatchRow::find(std::int64_t micro_batch) const {
   for (const BatchCell& cell : tried) {

@@ -61,6 +61,9 @@ inline constexpr std::int64_t sequence_step = 64;
 BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& sequences,
                         const StopCheck* stop = nullptr);
 
+/// Whether the job's bytes depend on the sequence; true where the model's program does not say.
+bool reads_sequence(const Option& option);
+
 /// Powers of two from 512 up to the model's positions, 32,768 at most.
 std::vector<std::int64_t> usual_sequences(const spec::ModelSpec& model);
 

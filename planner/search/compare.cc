@@ -145,6 +145,10 @@ std::optional<double> gpus(const Option& option) {
   return static_cast<double>(option.spec->cluster.count);
 }
 
+std::optional<double> needed(const Option& option) {
+  return static_cast<double>(option.worst_gpu().judgement.needed);
+}
+
 struct Measure {
   std::optional<double> (*value)(const Option&);
   std::string says;
@@ -157,12 +161,18 @@ Measure measure_of(const spec::PlanSpec& spec) {
   if (spec.hypothesis && spec.hypothesis->value == spec::Hypothesis::shorter_step) {
     return {step_seconds, "the shortest step"};
   }
+  if (spec.objective && spec.objective->value == spec::Objective::memory) {
+    return {needed, "the smallest memory"};
+  }
   if (spec.prices) return {rent_a_sample, "the lowest rent a sample"};
   return {seconds_a_sample, "the most samples a second; rent is not weighed without --prices"};
 }
 
 std::string value_text(const Measure& measure, const Option& option) {
   if (measure.value == gpus) return "";
+  if (measure.value == needed) {
+    return format_bytes(Bytes(option.worst_gpu().judgement.needed)) + " needed";
+  }
   if (measure.value == rent_a_sample) {
     const auto samples = static_cast<double>(option.samples_per_step());
     return format_number(option.rent->step->low / samples * 1000) + " to " +

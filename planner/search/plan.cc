@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "base/format.h"
+#include "search/batch.h"
 #include "search/joint.h"
 #include "search/sharing.h"
 #include "search/ways.h"
@@ -211,6 +212,12 @@ void add_more_gpus(const OptionSpec& option, Lowerings& lowerings, JointSearch& 
 /// step would be that of one sample.
 void check_search(const spec::PlanSpec& plan, Diagnostics& faults) {
   const bool throughput = plan.objective && plan.objective->value == spec::Objective::throughput;
+  const bool any = std::any_of(plan.options.begin(), plan.options.end(),
+                               [&](const OptionSpec& one) { return is_searched(one, plan); });
+  if (plan.search_budget && !any) {
+    faults.error(plan.search_budget->where, "'budget' is given, but nothing is searched",
+                 {"leave it out, or give micro-batch auto, recompute auto or an objective"});
+  }
   for (const OptionSpec& option : plan.options) {
     const spec::JobSpec& job = option.job;
     if (!job.any_micro_batch || job.global_batch || throughput) continue;
@@ -249,8 +256,8 @@ bool asks_for(const spec::PlanSpec& spec, spec::Hypothesis hypothesis) {
   return spec.hypothesis && spec.hypothesis->value == hypothesis;
 }
 
-/// Where options have different numbers of GPUs and nobody said how large a step's batch is, all
-/// sides get the one that the most GPUs make of the micro-batch.
+/// Where several options have GPUs to share a job and nobody said how large a step's batch is, all
+/// sides get the one that the most GPUs make of the micro-batch: runs of their own, too.
 spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
   spec::PlanSpec equal = spec;
   std::int64_t least = spec::most_gpus, most = 1;
@@ -260,7 +267,8 @@ spec::PlanSpec with_equal_batches(const spec::PlanSpec& spec) {
     least = std::min(least, option.cluster.count);
     most = std::max(most, option.cluster.count);
   }
-  if (least == most) return equal;
+  const bool alone = most == 1 || spec.options.size() == 1;
+  if (least == most && alone) return equal;
   for (OptionSpec& option : equal.options) {
     const std::int64_t micro = option.job.micro_batch ? option.job.micro_batch->value : 1;
     const std::string because = "not given; the same on all sides: a micro-batch on each of " +
@@ -314,6 +322,16 @@ void assume_plain_loops(spec::PlanSpec& plan, Lowerings& lowerings) {
 std::int64_t parameters_of(const Option& option) {
   if (option.split.tensor * option.split.pipeline == 1) return option.program().parameters_total;
   return program::Lowering(option.lowering->model(), "plain-pytorch").parameter_count();
+}
+
+/// Words of the job that change nothing: of a network whose batch is no text.
+void warn_of_unread(Option& option) {
+  if (!option.lowering->family().own_batch) return;
+  const spec::JobSpec& job = option.spec->job;
+  if (job.sequence.where.known() && !reads_sequence(option)) {
+    option.warnings.push_back("sequence " + std::to_string(job.sequence.value) +
+                              " changes nothing: this network reads no sequence");
+  }
 }
 
 /// What follows a search: changes that would make the job fit, fixes, weights of assumptions, all
@@ -392,6 +410,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       throw InputError(where, "this model and batch need more than 8 EiB: a number must be wrong");
     }
     add_warnings(plan.options.back());
+    warn_of_unread(plan.options.back());
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
   if (!plan.options.empty()) plan.parameters = plan.options.front().parameters;

@@ -217,9 +217,12 @@ class Mapping {
       std::vector<std::string> known;
       for (const SelectivePolicy& one : selective_policies()) known.push_back(one.name);
       known.insert(known.end(), {"first-N-blocks", "blocks-LIST"});
+      std::vector<std::string> notes = suggest(asked.policy, known);
+      if (asked.policy == "first-N-blocks") notes = {"N is a number: selective:first-8-blocks"};
+      if (asked.policy == "blocks-LIST") notes = {"LIST names blocks: selective:blocks-0-5,8"};
       faults_.error(spec_.recompute.where,
                     "unknown policy " + shardfit::quoted(asked.policy) + " of selective recompute",
-                    suggest(asked.policy, known));
+                    std::move(notes));
     } else if (!out_.profile.selective) {
       faults_.error(spec_.recompute.where,
                     "framework " + out_.profile.framework + " offers no selective recompute",

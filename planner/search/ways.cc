@@ -456,8 +456,16 @@ void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
       tensor = tensor || (megatron && megatron->tensor > 1) || (titan && titan->tensor > 1);
     }
   }
+  const bool several = std::any_of(options.begin(), options.end(), [](const Ready& ready) {
+    return ready.option->cluster.count > 1;
+  });
   for (const Ready& ready : options) {
     const spec::JobSpec& job = ready.option->job;
+    if (job.stray_contexts && job.stray_contexts->value && !several) {
+      faults.error(job.stray_contexts->where,
+                   "'stray-contexts' is given, but no option has several GPUs",
+                   {"leave it out: one process has one context"});
+    }
     const std::string note = "leave it out, or give --parallel ";
     if (job.schedule && !pipeline) {
       faults.error(job.schedule->where, "'schedule' is given, but no option has a pipeline",

@@ -47,12 +47,12 @@ class JobReader {
     job_.allocator = text("allocator");
     read_lora();
     read_parallel();
-    static const std::vector<std::string> yes_no{"yes", "no"};
+    static const std::vector<std::string> yes_no{"yes", "no", "true", "false"};
     if (const auto peer = map_.choice("peer-access", yes_no)) {
-      job_.peer_access = Setting<bool>{peer->value == 0, peer->where, ""};
+      job_.peer_access = Setting<bool>{peer->value % 2 == 0, peer->where, ""};
     }
     if (const auto stray = map_.choice("stray-contexts", yes_no)) {
-      job_.stray_contexts = Setting<bool>{stray->value == 0, stray->where, ""};
+      job_.stray_contexts = Setting<bool>{stray->value % 2 == 0, stray->where, ""};
     }
     job_.host_links = host_links();
     Degrees& degrees = job_.degrees;
@@ -65,7 +65,7 @@ class JobReader {
     job_.schedule = optional_choice<Schedule>("schedule", schedule_names());
     job_.stage_layers = stage_layers();
     if (const auto sequence = map_.choice("sequence-parallel", yes_no)) {
-      job_.sequence_parallel = Setting<bool>{sequence->value == 0, sequence->where, ""};
+      job_.sequence_parallel = Setting<bool>{sequence->value % 2 == 0, sequence->where, ""};
     }
     map_.finish();
   }
