@@ -260,7 +260,10 @@ TEST_CASE("on_a_card: Ctrl-C ends it with what there is, and leaves no process b
       "/model_specs/devices/h200.yaml --under 'env SHARDFIT_STAND_IN_HANG=ncclAllReduce:1 "
       "" SHARDFIT_BINARY_DIR
       "/shardfit-stand-in 2xh200'; e=$?; cat results/summary.json >&2; "
-      "ps ax -o args | grep -c \"[c]onfirm $PWD\\|[c]onfirm results/gpt2-ddp\"; exit $e");
+      // What was killed may take a moment to be gone.
+      "for i in 1 2 3 4 5 6 7 8 9 10; do n=$(ps ax -o args | "
+      "grep -c \"[c]onfirm $PWD\\|[c]onfirm results/gpt2-ddp\"); [ $n = 0 ] && break; sleep 0.3; "
+      "done; echo $n; exit $e");
   CAPTURE(run.out);
   CHECK(run.code == 130);
   CHECK(run.out.find("| gpt2 | - | - | - | confirmed | - |") != std::string::npos);
