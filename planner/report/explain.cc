@@ -168,9 +168,21 @@ void reserved(const Subject& s) {
   s.line("it decides nothing: under a limit cached blocks are given back; see needed");
   s.line("source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.13, replayed on this program");
 }
+/// What is outside the allocator beside the process's own context.
 std::string exchange_term(const Subject& s, const std::string& sign) {
-  const search::Context& exchange = s.gpu.card.exchange;
-  return exchange.high == 0 ? "" : sign + "exchange " + exact(exchange.bytes());
+  const search::Card& card = s.gpu.card;
+  std::string text;
+  if (card.exchange.high > 0) text += sign + "exchange " + exact(card.exchange.bytes());
+  if (card.stray.high > 0) text += sign + "stray " + exact(card.stray.bytes());
+  return text;
+}
+
+void stray(const Subject& s) {
+  const search::Context& c = s.gpu.card.stray;
+  if (c.high == 0) return s.line("stray = 0: no other process has a context on this card");
+  s.line("stray = " + exact(c.bytes()) + ", contexts of other processes, the middle of " +
+         format_bytes(Bytes(c.low)) + " to " + format_bytes(Bytes(c.high)));
+  s.line("source: " + c.source);
 }
 
 void exchange(const Subject& s) {
@@ -228,8 +240,9 @@ void verdict(const Subject& s) {
   s.line(std::string("verdict = ") + verdict_text(s.option.verdict) + ": " + s.option.reason);
   s.line("the program was replayed through the allocator with " +
          format_bytes(Bytes(s.gpu.judgement.budget)) + " to reserve, then");
-  s.line("  with context and exchange at " + format_bytes(Bytes(s.gpu.card.most_outside())) +
-         " and " + format_bytes(Bytes(s.gpu.judgement.high - s.gpu.peak.allocated)) +
+  s.line("  with what is outside the allocator at " +
+         format_bytes(Bytes(s.gpu.card.most_outside())) + " and " +
+         format_bytes(Bytes(s.gpu.judgement.high - s.gpu.peak.allocated)) +
          " set aside for the interval's upper end");
 }
 void peak(const Subject& s) {
@@ -263,6 +276,7 @@ constexpr Term terms[] = {
     {"usable", usable},
     {"context", context},
     {"exchange", exchange},
+    {"stray", stray},
     {"budget", budget},
     {"needed", needed},
     {"headroom", headroom},

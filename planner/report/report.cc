@@ -152,7 +152,8 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
                                        "\u2585", "\u2586", "\u2587", "\u2588"};
   run::RunLimits limits;
   limits.settings = option.job.allocator;
-  const run::Curve curve = memory_curve(*option.worst_gpu().program, limits, option.job.job.steps, columns);
+  const run::Curve curve =
+      memory_curve(*option.worst_gpu().program, limits, option.job.job.steps, columns);
   std::int64_t most = 0;
   for (const std::int64_t value : curve.allocated) most = std::max(most, value);
   std::string out;

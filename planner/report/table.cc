@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "report/report.h"
+#include "search/batch.h"
 #include "search/sharing.h"
 
 namespace shardfit::report {
@@ -66,6 +67,7 @@ class TableWriter {
     std::string job, differ;
     for (const JobWord& word : job_words(options.front())) {
       if (word.key == "model" || word.key == "framework_version") continue;
+      if (word.key == "sequence" && !reads_tokens(options.front())) continue;
       const bool batch =
           word.key == "micro_batch" || word.key == "accumulation" || word.key == "global_batch";
       if (batch && options.size() > 1) continue;  // the comparison has them
@@ -82,6 +84,10 @@ class TableWriter {
     }
     out_ << wrapped(job, 2);
     if (!differ.empty()) out_ << wrapped("options differ in: " + differ, 2);
+  }
+
+  static bool reads_tokens(const Option& option) {
+    return !option.lowering->family().own_batch || search::reads_sequence(option);
   }
 
   /// What the options have for a key of the job, each value once.
@@ -237,8 +243,14 @@ class TableWriter {
       row("exchange", exchange.bytes(),
           "NCCL, outside too; " + size(exchange.low) + " to " + size(exchange.high));
     }
+    const search::Context& stray = gpu.card.stray;
+    if (stray.high > 0) {
+      row("stray", stray.bytes(),
+          "contexts of other processes; " + size(stray.low) + " to " + size(stray.high));
+    }
     row("headroom", judged.headroom(),
-        exchanges ? "usable - context - exchange - needed" : "usable - context - needed");
+        std::string("usable - context - ") + (exchanges ? "exchange - " : "") +
+            (stray.high > 0 ? "stray - " : "") + "needed");
   }
 
   void categories(const Option&, const Gpu& gpu) {

@@ -68,8 +68,7 @@ std::string timeline_picture(const search::Option& option, const TableStyle& sty
     add(row, event.start, event.end, column);
   }
   std::string out = "\n  the steady step of " + format_seconds(Seconds{result.step_seconds}) +
-                    (alike ? " of every rank" : "") +
-                    ", by stream (shade: busy time)\n";
+                    (alike ? " of every rank" : "") + ", by stream (shade: busy time)\n";
   for (const auto& [line, row] : rows) {
     const std::string& name = names[line];
     out += "  " + name + std::string(width - name.size(), ' ') + "|" +
