@@ -197,11 +197,35 @@ Value Machine::evaluate(const Code& code, const Module* self, Value* locals) {
   return {};
 }
 
+namespace {
+
+/// `name = name + ...`
+bool adds_to_itself(const Step& step) {
+  return step.slots.size() == 1 && step.value.op == Op::binary &&
+         step.value.binary == BinaryOp::add && step.value.children[0].op == Op::local &&
+         step.value.children[0].a == step.slots[0];
+}
+
+}  // namespace
+
 bool Machine::run(const std::vector<Step>& steps, const Module* self, Value* locals,
                   Value& result) {
   for (const Step& step : steps) {
     switch (step.kind) {
       case StatementKind::assign: {
+        // A list that grows by itself, and is nobody else's, is not copied each time.
+        if (Value& own = locals[step.slots[0]];
+            own.kind == ValueKind::list && adds_to_itself(step)) {
+          const Value more = evaluate(step.value.children[1], self, locals);
+          if (runtime.stopped()) return true;
+          if (more.kind != ValueKind::list) {
+            fail(step.value, self,
+                 std::string("cannot calculate with a list and ") + kind_text(more.kind));
+          }
+          if (own.list.use_count() > 1) own.list = std::make_shared<ValueList>(*own.list);
+          own.list->insert(own.list->end(), more.list->begin(), more.list->end());
+          break;
+        }
         Value value = evaluate(step.value, self, locals);
         if (runtime.stopped()) return true;
         if (step.slots.size() == 1) {
