@@ -132,7 +132,9 @@ Value BlockCopier::call(const Module& unit, const Value* arguments, std::size_t 
   const bool between = block.place >= first_run && block.place + last_run < block.length;
   if (between && row.forward) {
     const Forward& known = call_at(row, first_run - 1).forward;
-    const bool same = known.input.same_form(made_of(arguments[0].tensor)) &&
+    const tensor::Node* before = call_at(row, block.place - 1).output_node;
+    const bool same = arguments[0].tensor->grad_fn.get() == before &&
+                      known.input.same_form(made_of(arguments[0].tensor)) &&
                       identities(arguments, count) == known.arguments;
     if (same) return copy_forward(block, row, arguments[0].tensor);
   }

@@ -21,9 +21,9 @@ bool sole(const Tensor& gradient) {
          gradient->storage->references == 1 && !gradient->base && !gradient->grad_fn;
 }
 
-/// A gradient that waits for a node.
+/// A gradient that waits for a node; null: none.
 const Tensor* waiting(const Node& node, std::uint32_t place) {
-  return node.pending.size() > place ? &node.pending[place] : nullptr;
+  return node.pending.size() > place && node.pending[place] ? &node.pending[place] : nullptr;
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ void BlockCopier::begin_backward(Call& call, const Node& node) const {
   Backward& backward = call.backward;
   const Tensor* incoming = waiting(node, call.output_place);
   backward.copyable = call.visits == 1 && call.forward.copyable && &node == call.output_node &&
-                      incoming && sole(*incoming);
+                      incoming && sole(*incoming) && !waiting(*call.input_node, call.input_place);
   if (!backward.copyable) return;
   backward.incoming = made_of(*incoming);
   backward.before = gradients(*call.block);
@@ -197,7 +197,9 @@ void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gr
   Call& call = calls_[index];
   Row& row = rows_[call.block->row];
   const std::size_t length = call.block->length;
-  if (!row.backward || !sole(in[0])) throw BlocksDiffer();
+  // The input has no other use.
+  const bool alone = sole(in[0]) && !waiting(*call.input_node, call.input_place);
+  if (!row.backward || !alone) throw BlocksDiffer();
   const Call& like = call_at(row, length - compared_from_end);
   const Call& known = call_at(row, length - copied_from_end);
   const Backward& from = known.backward;
