@@ -164,16 +164,23 @@ TEST_CASE("copied micro-batches of strategies and pipelines are what running the
         stages += job.megatron->pipeline > 1;
       }
       test::set_number(model, "num_hidden_layers", layers);
-      job.accumulation = job.megatron ? 4 * job.megatron->pipeline : 9;
       job.steps = 3;
-      job.record_computes = true;
       const program::Lowering lowering(std::move(model), job.framework);
-      job.equal_passes = program::EqualPasses::run;
-      job.repeat_steps = false;
-      const std::string run = sequence(lowering.lower(job));
-      job.equal_passes = program::EqualPasses::copy;
-      job.repeat_steps = true;
-      CHECK(sequence(lowering.lower(job)) == run);
+      const std::int64_t width = job.megatron ? job.megatron->pipeline : 1;
+      for (const std::int64_t passes : {4 * width, 5 * width, 9 * width}) {
+        job.accumulation = passes;
+        for (const bool computes : {true, false}) {
+          CAPTURE(passes);
+          CAPTURE(computes);
+          job.record_computes = computes;
+          job.equal_passes = program::EqualPasses::run;
+          job.repeat_steps = false;
+          const std::string run = sequence(lowering.lower(job));
+          job.equal_passes = program::EqualPasses::copy;
+          job.repeat_steps = true;
+          CHECK(sequence(lowering.lower(job)) == run);
+        }
+      }
       ++compared;
     }
   }

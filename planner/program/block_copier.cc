@@ -127,12 +127,17 @@ Value BlockCopier::call(const Module& unit, const Value* arguments, std::size_t 
   const bool has_input =
       count > 0 && arguments[0].kind == ValueKind::tensor && arguments[0].tensor->storage &&
       (block.place == 0 || (arguments[0].tensor->grad_fn && !arguments[0].tensor->base));
-  // A row that is run out of order, or twice in a pass, is none.
+  // A row that is run out of order, or twice in a pass, is none; what was copied of it cannot be
+  // run again.
+  if (row.calls.size() != block.place && row.copied) throw BlocksDiffer();
   if (row.calls.size() != block.place || !has_input) return run();
+  // What was copied of a row was so for its next block; something stands between the two.
+  const tensor::Node* before =
+      block.place == 0 ? nullptr : call_at(row, block.place - 1).output_node;
+  if (row.copied && arguments[0].tensor->grad_fn.get() != before) throw BlocksDiffer();
   const bool between = block.place >= first_run && block.place + last_run < block.length;
   if (between && row.forward) {
     const Forward& known = call_at(row, first_run - 1).forward;
-    const tensor::Node* before = call_at(row, block.place - 1).output_node;
     const bool same = arguments[0].tensor->grad_fn.get() == before &&
                       known.input.same_form(made_of(arguments[0].tensor)) &&
                       identities(arguments, count) == known.arguments;
@@ -156,6 +161,7 @@ Value BlockCopier::run_forward(const EqualBlock& block, const Value* arguments, 
   forward.input = made_of(arguments[0].tensor);
   forward.arguments = identities(arguments, count);
   const bool others_want = std::any_of(arguments + 1, arguments + count, wants_gradient);
+  const std::uint32_t edges = call.input_node ? call.input_node->references : 0;
   const std::uint32_t references = input->references;
   const std::uint32_t of_storage = input->storage->references;
   const std::size_t casts = runtime_.autocast.cache.size();
@@ -166,6 +172,7 @@ Value BlockCopier::run_forward(const EqualBlock& block, const Value* arguments, 
     result = run();
   }
   close(forward.range);
+  if (call.input_node) forward.edges = call.input_node->references - edges;
   forward.holds_input = input->references != references || input->storage->references != of_storage;
   forward.copyable = call.input_node && !others_want && look_at_result(call, result) &&
                      look_at_casts(call, casts) && look_at_forward(call);
@@ -238,7 +245,7 @@ bool BlockCopier::same_forward(const Call& a, const Call& b) const {
            same_name(of_x.second.id, of_y.second.id);
   };
   return x.copyable && y.copyable && x.parts == y.parts && x.holds_input == y.holds_input &&
-         x.holds_output == y.holds_output && x.arguments == y.arguments &&
+         x.edges == y.edges && x.holds_output == y.holds_output && x.arguments == y.arguments &&
          x.input.same_form(y.input) && x.output.same_form(y.output) &&
          same_name(x.output.id, y.output.id) && b.input_node == a.output_node &&
          std::equal(x.casts.begin(), x.casts.end(), y.casts.begin(), y.casts.end(), same_cast) &&
@@ -248,6 +255,7 @@ bool BlockCopier::same_forward(const Call& a, const Call& b) const {
 
 Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor& input) {
   ++copied_blocks;
+  row.copied = true;
   const Call& second = call_at(row, first_run - 2);
   const Call& known = call_at(row, first_run - 1);
   const Forward& from = known.forward;
@@ -283,6 +291,7 @@ Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor&
   if (from.holds_input) held->input = runtime_.alias_of(input, input.shape(), input->stride);
   if (from.holds_output) held->output = runtime_.alias_of(output, output.shape(), output->stride);
   node->extra = std::move(held);
+  forward.edges = 1;
   close(forward.range);
   call.output_node = node.get();
   call.output_place = 0;

@@ -79,12 +79,14 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
     std::vector<std::pair<std::size_t, Made>> casts;
     std::vector<std::uint32_t> kept;       // other storages that are left, for the backward
     std::vector<std::uint64_t> arguments;  // that come with the input, as numbers
+    std::uint32_t edges = 0;               // that lead to the node of the input
     bool copyable = false;
   };
   struct Backward {
     Range range;
     Made incoming, outgoing;                         // gradients of output and input
     std::vector<std::optional<Made>> before, after;  // of the block's tensors
+    std::uint32_t references = 0;  // to the node of the output, but for edges of the next block
     bool frees_incoming = false, frees_input = false, frees_output = false;
     bool copyable = false;
   };
@@ -104,6 +106,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
     std::vector<std::size_t> calls;  // of calls_, by place
     bool forward = false;            // that of the third block may be copied
     bool backward = false;           // that of the third to last may be
+    bool copied = false;             // some of it was
   };
   struct Held;
 
@@ -127,7 +130,8 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   model::Value copy_forward(const EqualBlock& block, Row& row, const tensor::Tensor& input);
 
   // block_copier_backward.cc
-  void begin_backward(Call& call, const tensor::Node& node) const;
+  std::uint32_t references_beside(const Call& call);
+  void begin_backward(Call& call, const tensor::Node& node);
   void end_backward(Call& call);
   bool look_at_backward(Call& call) const;
   bool same_backward(const Call& a, const Call& b) const;

@@ -66,7 +66,15 @@ void BlockCopier::pass_ends() {
   at_ = 0;
 }
 
-void BlockCopier::begin_backward(Call& call, const Node& node) const {
+/// To the node of a block's output: those that are not edges of the next block's.
+std::uint32_t BlockCopier::references_beside(const Call& call) {
+  const Row& row = rows_[call.block->row];
+  const std::uint32_t all = call.output_node->references;
+  const std::size_t next = call.block->place + 1;
+  return next < row.calls.size() ? all - call_at(row, next).forward.edges : all;
+}
+
+void BlockCopier::begin_backward(Call& call, const Node& node) {
   if (call.copied) return;
   Backward& backward = call.backward;
   const Tensor* incoming = waiting(node, call.output_place);
@@ -75,6 +83,7 @@ void BlockCopier::begin_backward(Call& call, const Node& node) const {
   if (!backward.copyable) return;
   backward.incoming = made_of(*incoming);
   backward.before = gradients(*call.block);
+  backward.references = references_beside(call);
   backward.range = here();
 }
 
@@ -173,9 +182,9 @@ bool BlockCopier::same_backward(const Call& a, const Call& b) const {
   const Backward& y = b.backward;
   if (!x.copyable || !y.copyable || !x.incoming.same_form(y.incoming) ||
       !x.outgoing.same_form(y.outgoing) || !same_forms(x.before, y.before) ||
-      !same_forms(x.after, y.after) || x.frees_incoming != y.frees_incoming ||
-      x.frees_input != y.frees_input || x.frees_output != y.frees_output ||
-      a.forward.holds_input != b.forward.holds_input ||
+      !same_forms(x.after, y.after) || x.references != y.references ||
+      x.frees_incoming != y.frees_incoming || x.frees_input != y.frees_input ||
+      x.frees_output != y.frees_output || a.forward.holds_input != b.forward.holds_input ||
       a.forward.holds_output != b.forward.holds_output || a.input_node != b.output_node) {
     return false;
   }
@@ -197,8 +206,10 @@ void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gr
   Call& call = calls_[index];
   Row& row = rows_[call.block->row];
   const std::size_t length = call.block->length;
-  // The input has no other use.
-  const bool alone = sole(in[0]) && !waiting(*call.input_node, call.input_place);
+  // Input and output have no other use.
+  const bool alone =
+      sole(in[0]) && !waiting(*call.input_node, call.input_place) &&
+      references_beside(call) == call_at(row, length - copied_from_end).backward.references;
   if (!row.backward || !alone) throw BlocksDiffer();
   const Call& like = call_at(row, length - compared_from_end);
   const Call& known = call_at(row, length - copied_from_end);

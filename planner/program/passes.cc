@@ -86,13 +86,12 @@ std::int64_t PassCopier::end(std::int64_t left) {
   } else if (count > most_remembered) {
     passes_.erase(passes_.begin());
   }
-  std::vector<char> stays;
-  if (equal_ == EqualPasses::run || left < 2 || !repeats(stays)) return 0;
+  Lags lags;
+  if (equal_ == EqualPasses::run || left < 2 || !repeats(lags)) return 0;
   std::int64_t copies = left - 1;
   recategorize(copies);
   if (equal_ == EqualPasses::leave && copies > copies_kept) copies = copies_kept + copies % 2;
-  append_copies(static_cast<std::uint32_t>(copies));
-  replaced_.back().stays = std::move(stays);
+  append_copies(static_cast<std::uint32_t>(copies), std::move(lags));
   passes_.clear();
   return left - 1;
 }
@@ -130,7 +129,7 @@ bool PassCopier::same_names(const Instruction& before, const Instruction& last) 
   return before.id == last.id;
 }
 
-bool PassCopier::repeats(std::vector<char>& stays) const {
+bool PassCopier::repeats(Lags& lags) const {
   if (passes_.size() < 2) return false;
   const Range& a = passes_[passes_.size() - 2];
   const Range& b = passes_.back();
@@ -140,24 +139,27 @@ bool PassCopier::repeats(std::vector<char>& stays) const {
     }
   }
   const std::uint32_t floor = passes_.front().first_storage;
-  stays.assign(b.storages(), 1);
+  lags.assign(b.storages(), stays);
   for (std::size_t i = 0; i < b.length(); ++i) {
     const Instruction& x = program_.instructions[a.first_instruction + i];
     const Instruction& y = program_.instructions[b.first_instruction + i];
     if (x.action != y.action || x.stream != y.stream) return false;
     if (on_storage(y.action) || on_event(y.action)) {
       if (!same_names(x, y)) return false;
-      if (y.action == Action::release) stays[(y.id - floor) % b.storages()] = 0;
+      if (y.action == Action::release) {
+        lags[(y.id - floor) % b.storages()] = (b.end_storage - 1 - y.id) / b.storages();
+      }
     } else if (!alike_otherwise(program_, x, y)) {
       return false;
     }
   }
-  return may_stay_ || std::find(stays.begin(), stays.end(), 1) == stays.end();
+  return may_stay_ || std::find(lags.begin(), lags.end(), stays) == lags.end();
 }
 
-void PassCopier::append_copies(std::uint32_t copies) {
+void PassCopier::append_copies(std::uint32_t copies, Lags lags) {
   const Range pass = passes_.back();
   const Range& first = passes_.front();
+  std::uint32_t event_lag = 1;
   Program& p = program_;
   p.instructions.reserve(p.instructions.size() + pass.length() * copies);
   p.storages.reserve(p.storages.size() + std::size_t{pass.storages()} * copies);
@@ -171,7 +173,10 @@ void PassCopier::append_copies(std::uint32_t copies) {
       if (on_storage(again.action)) {
         if (again.id >= first.first_storage) again.id += copy * pass.storages();
       } else if (on_event(again.action)) {
-        if (again.id >= first.first_event) again.id += copy * pass.events();
+        if (again.id >= first.first_event) {
+          event_lag = std::max(event_lag, (pass.end_event - 1 - again.id) / pass.events());
+          again.id += copy * pass.events();
+        }
       } else if (again.action == Action::phase) {
         const PhaseMark mark = p.phases[again.id];
         again.id = static_cast<std::uint32_t>(p.phases.size());
@@ -187,9 +192,11 @@ void PassCopier::append_copies(std::uint32_t copies) {
   replaced.storages = pass.storages();
   replaced.first_event = first.first_event;
   replaced.end_event = pass.end_event;
-  replaced.event_shift = copies * pass.events();
+  replaced.events = pass.events();
+  replaced.event_lag = event_lag;
   replaced.last_pass = pass.first_storage;
   replaced.copies = copies;
+  replaced.lags = std::move(lags);
   replaced_.push_back(std::move(replaced));
   renamed_to_ = p.instructions.size();
 }
@@ -208,27 +215,38 @@ void PassCopier::rename() {
       const std::uint32_t id = instruction.id;
       if (!storage) {
         if (id < r.first_event || id >= r.end_event) continue;
-        instruction.id += r.event_shift;
+        if (r.event_moves_on(id)) instruction.id += r.copies * r.events;
       } else {
-        if (id < r.first_storage || id >= r.end_storage) continue;
-        if (!r.keeps(id)) {
+        if (!r.is_of(id)) continue;
+        if (r.moves_on(id)) {
           instruction.id += r.copies * r.storages;
-        } else if (instruction.action == Action::release && id >= r.last_pass) {
-          // What each pass leaves lies in one list, which goes in its order.
-          Instruction of_copy = instruction;
-          std::vector<Instruction> freed(r.copies);
-          for (Instruction& one : freed) {
-            of_copy.id += r.storages;
-            one = of_copy;
-          }
-          all.insert(all.begin() + static_cast<std::ptrdiff_t>(renamed_to_) + 1, freed.begin(),
-                     freed.end());
-          renamed_to_ += freed.size();
+        } else if (instruction.action == Action::release && r.left_by_each(id)) {
+          free_of_copies(renamed_to_, r);
         }
       }
       break;
     }
   }
+}
+
+/// What each pass leaves lies in one list, which goes in its order: what the last pass that was run
+/// left, freed from instruction `first` on, then the same of its copies.
+void PassCopier::free_of_copies(std::size_t first, const Replaced& replaced) {
+  std::vector<Instruction>& all = program_.instructions;
+  std::size_t end = first;
+  const auto left = [&](const Instruction& i) {
+    return i.action == Action::release && replaced.is_of(i.id) && replaced.left_by_each(i.id);
+  };
+  while (end < all.size() && left(all[end])) ++end;
+  std::vector<Instruction> freed;
+  for (std::uint32_t copy = 1; copy <= replaced.copies; ++copy) {
+    for (std::size_t i = first; i < end; ++i) {
+      freed.push_back(all[i]);
+      freed.back().id += copy * replaced.storages;
+    }
+  }
+  all.insert(all.begin() + static_cast<std::ptrdiff_t>(end), freed.begin(), freed.end());
+  renamed_to_ = end + freed.size() - 1;
 }
 
 PassLoop::PassLoop(const model::CompiledClass& loop, Program& program, std::int64_t passes,

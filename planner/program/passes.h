@@ -49,27 +49,43 @@ class PassCopier {
              first_event == other.end_event;
     }
   };
+  /// After how many passes what a pass allocates is freed, by its place there.
+  using Lags = std::vector<std::uint32_t>;
+  static constexpr std::uint32_t stays = 0xffffffff;  // not within the passes
+
   /// Names of the last passes that were run, which copies have taken over.
   struct Replaced {
     std::uint32_t first_storage = 0, end_storage = 0, storages = 0;  // of one pass
-    std::uint32_t first_event = 0, end_event = 0, event_shift = 0;
+    std::uint32_t first_event = 0, end_event = 0, events = 0;        // of one pass
+    std::uint32_t event_lag = 1;  // passes after which an event may still be waited for
     std::uint32_t last_pass = 0;  // its first storage
     std::uint32_t copies = 0;
-    std::vector<char> stays;  // by a storage's place in a pass
-    bool keeps(std::uint32_t id) const { return stays[(id - first_storage) % storages] != 0; }
+    Lags lags;
+    bool is_of(std::uint32_t id) const { return id >= first_storage && id < end_storage; }
+    std::uint32_t lag(std::uint32_t id) const { return lags[(id - first_storage) % storages]; }
+    /// The last of the copies has one in its place; else it is of a time when passes did otherwise.
+    bool moves_on(std::uint32_t id) const {
+      const std::uint32_t behind = (end_storage - 1 - id) / storages;  // passes after its own
+      return lag(id) != stays && behind < lag(id);
+    }
+    bool event_moves_on(std::uint32_t id) const {
+      return id >= first_event && id < end_event && (end_event - 1 - id) / events < event_lag;
+    }
+    /// All copies have one.
+    bool left_by_each(std::uint32_t id) const { return id >= last_pass && lag(id) == stays; }
   };
 
   Range here() const;
-  /// The last pass does what the one before did; then `stays` says what the program does not free
-  /// within the passes.
-  bool repeats(std::vector<char>& stays) const;
+  /// The last pass does what the one before did.
+  bool repeats(Lags& lags) const;
   /// What an instruction of the one before names, the last one names a pass later.
   bool same_names(const Instruction& before, const Instruction& last) const;
   /// Older storages whose category a pass has changed: tensors of the micro-batch that it saved.
   std::vector<std::uint32_t> changed() const;
   /// The same for the micro-batches of the passes that are copied.
   void recategorize(std::int64_t copies);
-  void append_copies(std::uint32_t copies);
+  void append_copies(std::uint32_t copies, Lags lags);
+  void free_of_copies(std::size_t first, const Replaced& replaced);
 
   Program& program_;
   EqualPasses equal_;
