@@ -330,6 +330,8 @@ void write_search(JsonWriter& json, const search::SearchResult& result) {
     json.number("not_better", result.not_better);
     json.number("left", result.left);
     json.text("stopped", result.stopped.empty() ? "end" : result.stopped);
+    json.key("not_tried");
+    json.array(result.not_tried, [&](const std::string& words) { json.text(words); });
     json.key("best");
     json.array(result.best, [&](const search::Best& best) { write_best(json, best); });
     json.key("shadow_price");

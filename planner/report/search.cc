@@ -36,11 +36,13 @@ std::string found_words(const Found& found) {
   return found.needed > 0 ? text + ", needs " + size(found.needed) : text;
 }
 
-std::string best_words(const Best& best) {
+std::string best_words(const Best& best, bool all_tried) {
   std::string text = std::string(objective_words(best.objective)) + ": ";
-  if (!best.found) return text + (best.proven ? "nothing fits, proven" : "nothing that fits yet");
+  if (!best.found && !best.proven) return text + "nothing that fits yet";
+  const std::string proven = all_tried ? "proven" : "proven of what was tried";
+  if (!best.found) return text + "nothing fits, " + proven;
   text += found_words(*best.found);
-  if (best.proven) return text + " (gap 0, proven)";
+  if (best.proven) return text + " (gap 0, " + proven + ")";
   return text + " (gap " + format_percent(best.gap()) + ": none is better than " +
          bound_words(best) + ")";
 }
@@ -78,7 +80,10 @@ std::vector<std::string> search_lines(const SearchResult& result) {
             (result.stopped == "budget" ? "the budget was used up" : "interrupted");
   }
   std::vector<std::string> lines{text};
-  for (const Best& best : result.best) lines.push_back(best_words(best));
+  for (const Best& best : result.best) {
+    lines.push_back(best_words(best, result.not_tried.empty()));
+  }
+  for (const std::string& words : result.not_tried) lines.push_back("not tried: " + words);
   const std::string price = shadow_words(result);
   if (!price.empty()) {
     lines.push_back(price);

@@ -333,6 +333,7 @@ void Search::find_shadow(const Point& chosen, Objective objective) {
 void Search::count() {
   result_.configurations = result_.run = result_.too_large = 0;
   result_.left = result_.not_better = 0;
+  result_.not_tried = space_.not_tried();
   for (const Point& point : space_.points()) {
     if (!foreign_ && space_.foreign(point)) continue;
     ++result_.configurations;

@@ -72,6 +72,8 @@ struct SearchResult {
   std::string stopped;              // "", "budget", "interrupt"
   std::vector<Best> best;           // the objective asked for, then the others
   std::optional<ShadowPrice> shadow;
+  /// Configurations that somebody may expect here and that are none of these, in words.
+  std::vector<std::string> not_tried;
   bool all_dearer = true;  // every configuration was looked at that more memory could bring
 };
 

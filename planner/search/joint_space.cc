@@ -6,6 +6,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/format.h"
 #include "run/memory_clock.h"
 #include "search/block_levels.h"
 #include "search/sharing.h"
@@ -180,6 +181,24 @@ bool JointSpace::alike(const Point& point) const { return !way(point).job.job.me
 /// Ranks that see other samples.
 std::int64_t JointSpace::data_ranks(const Point& point) const {
   return point.configuration.split.data;
+}
+
+std::vector<std::string> JointSpace::not_tried() const {
+  std::vector<std::string> out;
+  if (!spec_.job.any_micro_batch) return out;
+  if (!spec_.job.global_batch) {
+    out.push_back("micro-batches between 1, 2, 3, 4, 6, 8, 12, 16 and so on, and above " +
+                  format_count(most_micro_batch) + " ('shardfit batch' finds the largest)");
+    return out;
+  }
+  const bool capped = std::any_of(ways_.begin(), ways_.end(), [](const Way& way) {
+    return way.job.batch.micro * way.job.batch.accumulation > program::most_passes;
+  });
+  if (capped && !spec_.job.accumulation) {
+    out.push_back("more than " + format_count(program::most_passes) +
+                  " micro-batches a step, as the smallest ones would need");
+  }
+  return out;
 }
 
 std::int64_t JointSpace::samples_per_step(const Point& point) const {

@@ -49,6 +49,8 @@ class JointSpace {
   JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways, std::int64_t passes_for_bytes);
 
   std::vector<Point>& points() { return points_; }
+  /// What is not among the points, in words.
+  std::vector<std::string> not_tried() const;
   const Way& way(const Point& point) const { return ways_[point.way]; }
   bool shares(const Point& point) const {
     return way(point).parallel != spec::Parallel::independent;
