@@ -225,4 +225,21 @@ TEST_CASE("the same model and job give the same program, and watching it changes
   }
 }
 
+TEST_CASE("reentrant recompute of a decoder gives the encoder its gradient") {
+  spec::ModelSpec model = spec::read_model("t5-base");
+  for (const char* layers : {"num_layers", "num_decoder_layers"})
+    test::set_number(model, layers, 2);
+  program::TrainingJob job;
+  job.sequence = 64;
+  job.decoder_sequence = 32;
+  job.record_computes = true;
+  job.recompute = program::Recompute::full;
+  job.reentrant = true;
+  const Program program = program::Lowering(std::move(model), job.framework).lower(job);
+  const auto in_encoder = [&](const Compute& compute) {
+    return compute.backward && program.modules[compute.module].rfind("encoder.block", 0) == 0;
+  };
+  CHECK(std::any_of(program.computes.begin(), program.computes.end(), in_encoder));
+}
+
 }  // namespace shardfit

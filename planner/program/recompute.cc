@@ -238,7 +238,9 @@ Value checkpointed(Machine& machine, const Module& module, ValueList arguments, 
 struct ReentrantExtra : tensor::NodeExtra {
   Machine* machine = nullptr;
   const Module* module = nullptr;
-  ValueList arguments;  // tensors of saved places are empty here
+  ValueList arguments;  // those that are saved are empty here
+  std::vector<std::size_t>
+      places;  // of the saved ones: the hidden states, what else wants a gradient
   bool autocast = false, cache = true;
 };
 
@@ -256,9 +258,12 @@ void reentrant_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradi
   auto& extra = static_cast<ReentrantExtra&>(*node.extra);
   Runtime& runtime = *node.runtime;
   ValueList inputs = extra.arguments;
-  Tensor hidden = tensor::detach(node.load(0));
-  hidden->leaf_requires_grad = node.wants(0);
-  inputs[0] = Value::of(hidden);
+  for (std::size_t i = 0; i < extra.places.size(); ++i) {
+    const auto at = static_cast<int>(i);
+    const Tensor input = tensor::detach(node.load(at));
+    input->leaf_requires_grad = node.wants(at);
+    inputs[extra.places[i]] = Value::of(input);
+  }
   Value outputs;
   {
     const Scoped<bool> grad(runtime.grad_enabled, true);
@@ -266,7 +271,9 @@ void reentrant_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradi
     outputs = extra.machine->forward(*extra.module, inputs);
   }
   tensor::run_backward(first_tensor(outputs), in[0]);
-  out[0] = hidden->grad;
+  for (std::size_t i = 0; i < extra.places.size(); ++i) {
+    out[i] = inputs[extra.places[i]].tensor->grad;
+  }
 }
 
 Value reentrant(Machine& machine, const Module& module, ValueList arguments) {
@@ -274,14 +281,24 @@ Value reentrant(Machine& machine, const Module& module, ValueList arguments) {
   const Tensor hidden = arguments[0].tensor;
   tensor::NodeRef node;
   if (hidden.requires_grad()) {
-    node = runtime.make_node("checkpoint", reentrant_backward, 1);
-    runtime.connect(*node.get(), 0, hidden);
-    node->save(hidden);
     auto extra = std::make_unique<ReentrantExtra>();
+    extra->places.push_back(0);
+    for (std::size_t i = 1; i < arguments.size(); ++i) {
+      const bool wants =
+          arguments[i].kind == ValueKind::tensor && arguments[i].tensor.requires_grad();
+      if (wants) extra->places.push_back(i);
+    }
+    node =
+        runtime.make_node("checkpoint", reentrant_backward, static_cast<int>(extra->places.size()));
+    for (std::size_t i = 0; i < extra->places.size(); ++i) {
+      const Tensor& input = arguments[extra->places[i]].tensor;
+      runtime.connect(*node.get(), static_cast<int>(i), input);
+      node->save(input);
+    }
     extra->machine = &machine;
     extra->module = &module;
     extra->arguments = arguments;
-    extra->arguments[0] = {};
+    for (const std::size_t place : extra->places) extra->arguments[place] = {};
     extra->autocast = runtime.autocast.enabled;
     extra->cache = runtime.autocast.cache_enabled;
     node->extra = std::move(extra);
