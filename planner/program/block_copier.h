@@ -3,6 +3,7 @@
 // from them, forward and backward.
 
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <functional>
 #include <map>
@@ -149,7 +150,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   tensor::Runtime& runtime_;
   std::map<const model::Module*, EqualBlock> blocks_;
   std::map<std::size_t, Row> rows_;  // by number
-  std::vector<Call> calls_;          // in their order
+  std::deque<Call> calls_;           // in their order; none moves as others come
   std::size_t at_ = 0;               // the call whose backward runs; calls_.size(): none
   bool inside_ = false;              // a unit's forward runs
   std::shared_ptr<bool> lost_ = std::make_shared<bool>(false);
