@@ -81,8 +81,7 @@ TEST_CASE("copied blocks: measured cases of one rank, eight layers each") {
           job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed || job.megatron || job.titan;
       if (!c.skipped.empty() || shared) continue;
       CAPTURE(c.id);
-      spec::ModelSpec model = spec::read_model(c.model_path);
-      for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+      spec::ModelSpec model = validate::model_of(c);
       for (const char* layers : {"num_hidden_layers", "n_layer", "num_layers", "n_layers"}) {
         const spec::Node* own = model.numbers.child(layers);
         if (own && own->kind == spec::Kind::integer) test::set_number(model, layers, 8);
@@ -103,10 +102,10 @@ TEST_CASE("copied blocks: measured cases of one rank, eight layers each") {
 
 TEST_CASE("copied blocks: every recomputation, precision, attention, adapters, many passes") {
   Copied count;
-  for (const auto recompute : {program::Recompute::none, program::Recompute::full,
-                               program::Recompute::save_attention,
-                               program::Recompute::save_attention_matmul_half,
-                               program::Recompute::every_second, program::Recompute::first_blocks}) {
+  for (const auto recompute :
+       {program::Recompute::none, program::Recompute::full, program::Recompute::save_attention,
+        program::Recompute::save_attention_matmul_half, program::Recompute::every_second,
+        program::Recompute::first_blocks}) {
     for (const bool reentrant : {false, true}) {
       if (reentrant && recompute != program::Recompute::full) continue;
       for (int variant = 0; variant < 6; ++variant) {

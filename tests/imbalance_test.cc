@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "plan_document.h"
 #include "support.h"
 #include "text_test.h"
 
@@ -15,11 +16,7 @@ using rapidjson::Value;
 namespace {
 
 rapidjson::Document plan_of(const std::string& arguments) {
-  rapidjson::Document plan;
-  const auto result = test::run_command("shardfit plan " + arguments + " --json");
-  CAPTURE(result.err);
-  plan.Parse(result.out.c_str());
-  REQUIRE(!plan.HasParseError());
+  rapidjson::Document plan = test::plan_document(arguments);
   REQUIRE(plan.HasMember("options"));
   return plan;
 }

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cli/cli.h"
+#include "plan_document.h"
 #include "support.h"
 #include "text_test.h"
 
@@ -25,16 +26,9 @@ const test::TemporaryFile& small_model() {
   return file;
 }
 
-rapidjson::Document plan_of(const std::string& arguments) {
-  rapidjson::Document plan;
-  const auto result = test::run_command("shardfit plan " + arguments + " --json");
-  CAPTURE(result.err);
-  plan.Parse(result.out.c_str());
-  REQUIRE(!plan.HasParseError());
-  return plan;
-}
+using test::plan_document;
 rapidjson::Document small_plan(const std::string& arguments) {
-  return plan_of("--model " + small_model().path + " --sequence 128 " + arguments);
+  return plan_document("--model " + small_model().path + " --sequence 128 " + arguments);
 }
 
 /// Every way of an option, the chosen one too, as "tensor 2x1x2" (tp, pp, dp), with why.
@@ -116,7 +110,7 @@ TEST_CASE("another framework's job is split by Megatron-core's program, and that
     said = said || assumption["value"].GetString() == std::string("Megatron-core's");
   }
   CHECK(said);
-  const auto other = plan_of("--model gpt-neox-20b --sequence 128 --on 2xh200");
+  const auto other = plan_document("--model gpt-neox-20b --sequence 128 --on 2xh200");
   for (const auto& [way, because] : ways_of(other["options"][0])) {
     if (way.find("tensor") == std::string::npos) continue;
     CHECK(because == "Megatron-core's form of model type gpt_neox is not modelled");
@@ -159,7 +153,7 @@ TEST_CASE("each rank has its own program and peak, equal roles the same") {
 TEST_CASE(
     "four 1F1B stages of Llama 3 8B: every rank as measured, the first named with its cause") {
   const std::string file = root + "/tests/data/plans/four-stages.yaml";
-  const auto plan = plan_of(file);
+  const auto plan = plan_document(file);
   const Value& option = plan["options"][0];
   const Value& gpus = option["gpus"];
   REQUIRE(gpus.Size() == 4);
@@ -187,7 +181,7 @@ TEST_CASE(
   const std::string key = "stage-layers ";
   REQUIRE(words.starts_with(key));
   const std::string layers = words.substr(key.size(), words.find(' ', key.size()) - key.size());
-  const auto fixed = plan_of(file + " --stage-layers " + layers);
+  const auto fixed = plan_document(file + " --stage-layers " + layers);
   std::int64_t needed = 0;
   for (const Value& gpu : fixed["options"][0]["gpus"].GetArray()) {
     needed = std::max(needed, gpu["needed_bytes"].GetInt64());
@@ -202,9 +196,10 @@ TEST_CASE("one layer a stage: the first and the last stage need a quarter to two
   const test::TemporaryFile model(
       R"({"model_type": "gpt2", "n_embd": 12288, "n_layer": 4, "n_head": 96, "n_positions": 2048,
  "vocab_size": 50257})");
-  const auto plan = plan_of("--model " + model.path +
-                            " --framework megatron --on 4xh200 --parallel pipeline --sequence 2048 "
-                            "--micro-batch 1 --accumulation 8");
+  const auto plan =
+      plan_document("--model " + model.path +
+                    " --framework megatron --on 4xh200 --parallel pipeline --sequence 2048 "
+                    "--micro-batch 1 --accumulation 8");
   const Value& option = plan["options"][0];
   const auto need = [&](rapidjson::SizeType i) {
     return static_cast<double>(option["gpus"][i]["needed_bytes"].GetInt64());
@@ -226,7 +221,7 @@ TEST_CASE("one layer a stage: the first and the last stage need a quarter to two
 }
 
 TEST_CASE("rank 0 of ZeroRedundancyOptimizer holds 1.70 of an even share, and what evens it out") {
-  const auto plan = plan_of(
+  const auto plan = plan_document(
       "--model llama-3.2-1b --framework plain-pytorch --precision bf16 --on 8xh200 --parallel "
       "zero1");
   const Value* share = nullptr;
@@ -249,8 +244,8 @@ TEST_CASE("rank 0 of ZeroRedundancyOptimizer holds 1.70 of an even share, and wh
 TEST_CASE("contexts of other ranks on GPU 0 are bytes of its device, named with the way out") {
   const std::string job =
       "--model gpt2 --framework plain-pytorch --sequence 512 --on 4xh200 --parallel ddp";
-  const auto own = plan_of(job);
-  const auto stray = plan_of(job + " --stray-contexts yes");
+  const auto own = plan_document(job);
+  const auto stray = plan_document(job + " --stray-contexts yes");
   const Value& before = own["options"][0]["gpus"];
   const Value& after = stray["options"][0]["gpus"];
   const std::int64_t more =
@@ -270,7 +265,7 @@ TEST_CASE("contexts of other ranks on GPU 0 are bytes of its device, named with 
   CHECK(more > 3 * (256LL << 20));  // three contexts
   CHECK(std::string((*named)["fix"]["words"].GetString()).find("set_device") != std::string::npos);
   // Runs of their own see no other card.
-  const auto apart = plan_of(
+  const auto apart = plan_document(
       "--model gpt2 --framework plain-pytorch --sequence 512 --on 4xh200 --parallel independent "
       "--stray-contexts yes");
   CHECK(apart["options"][0]["gpus"][0]["device_bytes"] ==
@@ -293,12 +288,12 @@ TEST_CASE("a card whose bytes are taken by other ranks' contexts is the one that
       "--model gpt2 --framework plain-pytorch --sequence 512 --parallel ddp --on 4xcard "
       "--device-profile ";
   const auto large = file(80000);
-  const auto plan = plan_of(job + large.path);
+  const auto plan = plan_document(job + large.path);
   const std::int64_t used =
       80000 - (plan["options"][0]["gpus"][0]["headroom_bytes"].GetInt64() >> 20);
   const auto small = file(used + 1200);
-  CHECK(plan_of(job + small.path)["options"][0]["verdict"] == "fits");
-  const auto stray = plan_of(job + small.path + " --stray-contexts yes");
+  CHECK(plan_document(job + small.path)["options"][0]["verdict"] == "fits");
+  const auto stray = plan_document(job + small.path + " --stray-contexts yes");
   CHECK(stray["options"][0]["verdict"] == "does not fit");
   CHECK(stray["options"][0]["gpus"][0]["headroom_bytes"].GetInt64() < 0);
   CHECK(stray["options"][0]["gpus"][1]["headroom_bytes"].GetInt64() > 0);
@@ -308,7 +303,8 @@ TEST_CASE("a card in a slower slot: the exchange goes at its rate, named with wh
   const std::string job =
       "--model gpt2 --framework plain-pytorch --sequence 512 --on 2xrtx4090 --parallel ddp "
       "--peer-access no --host-links ";
-  const auto slow = plan_of(job + "26GB/s,6.5GB/s"), equal = plan_of(job + "26GB/s,26GB/s");
+  const auto slow = plan_document(job + "26GB/s,6.5GB/s"),
+             equal = plan_document(job + "26GB/s,26GB/s");
   const auto step = [](const rapidjson::Document& plan) {
     return plan["options"][0]["step_seconds"].GetDouble();
   };

@@ -155,8 +155,7 @@ TEST_CASE("copied micro-batches of strategies and pipelines are what running the
           job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed || job.megatron || job.zero_redundancy;
       if (!c.skipped.empty() || !shared) continue;
       CAPTURE(c.id);
-      spec::ModelSpec model = spec::read_model(c.model_path);
-      for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+      spec::ModelSpec model = validate::model_of(c);
       std::int64_t layers = 2;
       if (job.megatron) {
         layers = 2 * job.megatron->pipeline * job.megatron->virtual_stages;

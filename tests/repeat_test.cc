@@ -18,12 +18,8 @@ TEST_CASE("repeated steps: copying a step gives what running it gives") {
     const bool chosen = c.id.find("l1b") != std::string::npos || c.job.fsdp2 || c.job.fsdp1;
     if (!c.skipped.empty() || !chosen) continue;
     CAPTURE(c.id);
-    spec::ModelSpec model = spec::read_model(c.model_path);
-    for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
-    spec::Node layers;
-    layers.kind = spec::Kind::integer;
-    layers.text = "2";
-    spec::override_number(model, "num_hidden_layers", layers);
+    spec::ModelSpec model = validate::model_of(c);
+    test::set_number(model, "num_hidden_layers", 2);
     const program::Lowering lowering(std::move(model), c.job.framework);
     c.job.repeat_steps = true;
     const std::string copied = sequence(lowering.lower(c.job));

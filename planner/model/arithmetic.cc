@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/units.h"
+#include "model/equal.h"
 #include "model/machine.h"
 #include "tensor/ops.h"
 
@@ -16,8 +17,6 @@ const char* kind_text(ValueKind kind) {
                                       "a tensor", "a list",        "a module"};
   return names[static_cast<int>(kind)];
 }
-
-namespace {
 
 bool equal(const Value& a, const Value& b) {
   if (a.is_number() && b.is_number()) return a.as_real() == b.as_real();
@@ -35,6 +34,8 @@ bool equal(const Value& a, const Value& b) {
       return false;
   }
 }
+
+namespace {
 
 std::int64_t floor_div(std::int64_t a, std::int64_t b) {
   std::int64_t q = a / b;

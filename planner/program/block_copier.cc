@@ -15,10 +15,6 @@ using tensor::Tensor;
 
 namespace {
 
-/// Blocks that are run at the beginning of a row and at its end; in a shorter row than this all
-/// are.
-constexpr std::size_t first_run = 3, last_run = 3, least_row = first_run + last_run + 1;
-
 thread_local std::int64_t copied_blocks = 0;
 
 /// What tells arguments apart: numbers themselves, tensors and modules by which they are.
@@ -120,8 +116,9 @@ Tensor BlockCopier::make(const Made& form, std::uint32_t id) const {
 Value BlockCopier::call(const Module& unit, const Value* arguments, std::size_t count,
                         const std::function<Value()>& run) {
   const auto found = blocks_.find(&unit);
-  if (found == blocks_.end() || found->second.length < least_row || !settled()) return run();
+  if (found == blocks_.end() || !settled()) return run();
   const EqualBlock& block = found->second;
+  if (block.length <= first_run + last_run) return run();
   Row& row = rows_[block.row];
   // The first block's input may come from anywhere.
   const bool has_input =

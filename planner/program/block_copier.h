@@ -111,6 +111,10 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   };
   struct Held;
 
+  /// Blocks of a row that are run at its beginning and at its end. The last may make what stays:
+  /// in the backward pass the two before it are compared, and the first of those is copied.
+  static constexpr std::size_t first_run = 3, last_run = 3;
+
   static void copied_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradients& out);
 
   Call& call_at(const Row& row, std::size_t place) { return calls_[row.calls[place]]; }
@@ -132,6 +136,11 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
 
   // block_copier_backward.cc
   std::uint32_t references_beside(const Call& call);
+  static BlockNames names_between(const Call& from, const Forward& as, std::uint32_t first_storage,
+                                  std::uint32_t incoming,
+                                  const std::vector<std::optional<Made>>& gradients);
+  static bool same_forms(const std::vector<std::optional<Made>>& a,
+                         const std::vector<std::optional<Made>>& b);
   void begin_backward(Call& call, const tensor::Node& node);
   void end_backward(Call& call);
   bool look_at_backward(Call& call) const;

@@ -12,9 +12,6 @@ using tensor::Tensor;
 
 namespace {
 
-/// The last block of a row may make what stays; then come those that are compared.
-constexpr std::size_t compared_from_end = 2, copied_from_end = 3;
-
 /// Nobody else holds a gradient.
 bool sole(const Tensor& gradient) {
   return gradient && gradient->storage && gradient.use_count() == 1 &&
@@ -92,9 +89,9 @@ void BlockCopier::end_backward(Call& call) {
   Row& row = rows_[call.block->row];
   call.backward.copyable = look_at_backward(call);
   const std::size_t length = call.block->length;
-  if (call.block->place + copied_from_end != length) return;
+  if (call.block->place + last_run != length) return;
   row.backward =
-      row.calls.size() == length && same_backward(call_at(row, length - compared_from_end), call);
+      row.calls.size() == length && same_backward(call_at(row, call.block->place + 1), call);
 }
 
 /// Only what has its storages in the block, its gradients and its input can be copied; and nothing
@@ -139,43 +136,31 @@ bool BlockCopier::look_at_backward(Call& call) const {
   return std::all_of(forward.kept.begin(), forward.kept.end(), frees);
 }
 
-namespace {
-
-template <class Forward, class Backward>
-BlockNames names_between(const Forward& forward, const Backward& backward,
-                         const Forward& as_forward, std::uint32_t first_storage,
-                         std::uint32_t incoming,
-                         const std::vector<std::optional<std::uint32_t>>& gradients) {
+/// What the block of a call did, as another's: with that one's forward, storages of its backward
+/// from the first on, and gradients.
+BlockNames BlockCopier::names_between(const Call& from, const Forward& as,
+                                      std::uint32_t first_storage, std::uint32_t incoming,
+                                      const std::vector<std::optional<Made>>& gradients) {
+  const Forward& forward = from.forward;
+  const Backward& backward = from.backward;
   BlockNames names;
-  names.add_run(forward.range.first_storage, forward.range.end_storage,
-                as_forward.range.first_storage);
+  names.add_run(forward.range.first_storage, forward.range.end_storage, as.range.first_storage);
   names.add_run(backward.range.first_storage, backward.range.end_storage, first_storage);
   names.add(backward.incoming.id, incoming);
-  names.add(forward.input.id, as_forward.input.id);
+  names.add(forward.input.id, as.input.id);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
-    if (backward.before[i] && gradients[i]) names.add(backward.before[i]->id, *gradients[i]);
+    if (backward.before[i] && gradients[i]) names.add(backward.before[i]->id, gradients[i]->id);
   }
   return names;
 }
 
-template <class Mades>
-std::vector<std::optional<std::uint32_t>> ids_of(const Mades& mades) {
-  std::vector<std::optional<std::uint32_t>> ids;
-  for (const auto& made : mades) {
-    ids.push_back(made ? std::optional(made->id) : std::nullopt);
-  }
-  return ids;
-}
-
-/// Gradients that were there, and their forms.
-template <class Mades>
-bool same_forms(const Mades& a, const Mades& b) {
+/// Gradients that are there, and their forms.
+bool BlockCopier::same_forms(const std::vector<std::optional<Made>>& a,
+                             const std::vector<std::optional<Made>>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
     return x.has_value() == y.has_value() && (!x || x->same_form(*y));
   });
 }
-
-}  // namespace
 
 bool BlockCopier::same_backward(const Call& a, const Call& b) const {
   const Backward& x = a.backward;
@@ -188,8 +173,8 @@ bool BlockCopier::same_backward(const Call& a, const Call& b) const {
       a.forward.holds_output != b.forward.holds_output || a.input_node != b.output_node) {
     return false;
   }
-  const BlockNames names = names_between(a.forward, x, b.forward, y.range.first_storage,
-                                         y.incoming.id, ids_of(y.before));
+  const BlockNames names =
+      names_between(a, b.forward, y.range.first_storage, y.incoming.id, y.before);
   for (std::size_t i = 0; i < x.after.size(); ++i) {
     if (x.after[i] && names.of(x.after[i]->id) != y.after[i]->id) return false;
   }
@@ -205,14 +190,14 @@ void BlockCopier::copied_backward(Node& node, Gradients& in, Gradients& out) {
 void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gradients& out) {
   Call& call = calls_[index];
   Row& row = rows_[call.block->row];
-  const std::size_t length = call.block->length;
+  if (!row.backward) throw BlocksDiffer();
+  const std::size_t copied = call.block->length - last_run;
+  const Call& known = call_at(row, copied);
+  const Call& like = call_at(row, copied + 1);
   // Input and output have no other use.
-  const bool alone =
-      sole(in[0]) && !waiting(*call.input_node, call.input_place) &&
-      references_beside(call) == call_at(row, length - copied_from_end).backward.references;
-  if (!row.backward || !alone) throw BlocksDiffer();
-  const Call& like = call_at(row, length - compared_from_end);
-  const Call& known = call_at(row, length - copied_from_end);
+  const bool alone = sole(in[0]) && !waiting(*call.input_node, call.input_place) &&
+                     references_beside(call) == known.backward.references;
+  if (!alone) throw BlocksDiffer();
   const Backward& from = known.backward;
   const auto before = gradients(*call.block);
   if (!from.incoming.same_form(made_of(in[0])) || !same_forms(from.before, before)) {
@@ -221,8 +206,7 @@ void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gr
   Program& program = runtime_.program;
   const std::uint32_t incoming = in[0]->storage->id;
   const auto first = static_cast<std::uint32_t>(program.storages.size());
-  const BlockNames names =
-      names_between(known.forward, from, call.forward, first, incoming, ids_of(before));
+  const BlockNames names = names_between(known, call.forward, first, incoming, before);
   append(from.range, *known.block, *call.block, names, like.backward.range, *like.block);
   runtime_.next_sequence += from.range.end_sequence - from.range.first_sequence;
   program.storages[incoming].category = program.storages[from.incoming.id].category;

@@ -4,6 +4,8 @@
 #include <map>
 #include <string>
 
+#include "model/equal.h"
+
 namespace shardfit::program {
 
 using model::Machine;
@@ -13,28 +15,6 @@ using model::ValueKind;
 using tensor::Tensor;
 
 namespace {
-
-/// The same number, word or tensor.
-bool same_value(const Value& a, const Value& b) {
-  if (a.kind != b.kind) return false;
-  switch (a.kind) {
-    case ValueKind::none:
-      return true;
-    case ValueKind::boolean:
-    case ValueKind::integer:
-      return a.integer == b.integer;
-    case ValueKind::real:
-      return a.real == b.real;
-    case ValueKind::text:
-      return *a.text == *b.text;
-    case ValueKind::dtype:
-      return a.dtype == b.dtype;
-    case ValueKind::tensor:
-      return a.tensor == b.tensor;
-    default:
-      return false;
-  }
-}
 
 /// Alike, and not the same.
 bool alike(const Tensor& a, const Tensor& b) {
@@ -81,7 +61,7 @@ class Alike {
     if (a.kind == ValueKind::list) {
       return std::equal(a.list->begin(), a.list->end(), b.list->begin(), b.list->end(), same);
     }
-    if (a.kind != ValueKind::module) return same_value(a, b);
+    if (a.kind != ValueKind::module) return model::equal(a, b);
     const auto of_a = a_.place.find(a.module);
     const auto of_b = b_.place.find(b.module);
     if (of_a == a_.place.end() || of_b == b_.place.end()) return a.module == b.module;

@@ -374,4 +374,10 @@ std::vector<Case> read_cases(const std::string& path) {
   return cases;
 }
 
+spec::ModelSpec model_of(const Case& c) {
+  spec::ModelSpec model = spec::read_model(c.model_path);
+  for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
+  return model;
+}
+
 }  // namespace shardfit::validate

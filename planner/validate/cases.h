@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "program/training.h"
+#include "spec/model_spec.h"
 #include "spec/node.h"
 
 namespace shardfit::validate {
@@ -30,7 +31,7 @@ struct Case {
   std::int64_t memory_bytes = 0;
   std::string device;  // its name or an alias
   std::int64_t count = 1;
-  std::string allocator;  // settings string
+  std::string allocator;          // settings string
   bool peaks_from_start = false;  // "backward" was read from the start of the step on
   std::vector<Reading> readings;
   bool ends_out_of_memory = false;
@@ -41,5 +42,8 @@ struct Case {
 /// Reads a case list. Cases of programs or strategies that are not modelled come with `skipped`
 /// set. Throws InputError.
 std::vector<Case> read_cases(const std::string& path);
+
+/// The case's model with the numbers it changes. Throws InputError.
+spec::ModelSpec model_of(const Case& c);
 
 }  // namespace shardfit::validate

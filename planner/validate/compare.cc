@@ -155,9 +155,7 @@ std::string lowering_key(const Case& c) {
 }
 
 program::Lowering lowering_of(const Case& c) {
-  spec::ModelSpec model = spec::read_model(c.model_path);
-  for (const spec::Node& o : c.overrides.children) spec::override_number(model, o.key, o);
-  return program::Lowering(std::move(model), c.job.framework);
+  return program::Lowering(model_of(c), c.job.framework);
 }
 
 }  // namespace
