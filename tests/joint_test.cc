@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <csignal>
 #include <limits>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "cli/cli.h"
+#include "cli/plan_command.h"
 #include "search/joint.h"
 #include "spec/data_directory.h"
 #include "support.h"
@@ -62,6 +64,14 @@ search::Plan planned(const spec::PlanSpec& spec, const search::SearchControls* c
   settings.effects = settings.changes = false;
   settings.search = controls;
   return search::make_plan(spec, settings);
+}
+
+/// Lines put together again.
+std::string unbroken(const std::string& text) {
+  std::istringstream words(text);
+  std::string all;
+  for (std::string word; words >> word;) all += word + " ";
+  return all;
 }
 
 struct Each {
@@ -270,6 +280,54 @@ TEST_CASE("a search that is stopped gives the best so far and says how far it is
     CHECK(best.proven == (best.found && best.bound == best.value));
     CHECK(best.gap() >= 0);
   }
+}
+
+TEST_CASE("a search stopped before it knows of anything that fits decides nothing, and says so") {
+  const auto file = card(720);
+  const std::string command =
+      "shardfit plan" + tiny +
+      " --precision bf16 --micro-batch auto --global-batch 16 --recompute auto --on card "
+      "--device-profile " +
+      file.path;
+  const auto done = run_command(command + " --budget 0 --brief");
+  CHECK(done.code == cli::not_decided);
+  CHECK(unbroken(done.out).find("card: not decided within the budget on card") !=
+        std::string::npos);
+  CHECK(unbroken(done.out).find("none yet: card was not decided within the budget") !=
+        std::string::npos);
+  CHECK(done.out.find("does not fit") == std::string::npos);
+  CHECK(done.out.find("no option fits") == std::string::npos);
+  const auto as_json = run_command(command + " --budget 0 --json");
+  CHECK(as_json.code == cli::not_decided);
+  CHECK(as_json.out.find("\"verdict\": \"not decided\"") != std::string::npos);
+  const auto asked = run_command(command + " --budget 0 --brief --hypothesis make-possible");
+  CHECK(asked.out.find("make-possible: not decided") != std::string::npos);
+  const auto larger = card(800);  // what is run is tight there
+  const auto tight = run_command(command + " --budget 0 --brief --device-profile " + larger.path);
+  CHECK(tight.code == cli::not_decided);
+  CHECK(tight.out.find("card: tight on card") != std::string::npos);
+  CHECK(unbroken(tight.out).find("not decided within the budget: whether another") !=
+        std::string::npos);
+  // With all the time it takes it is decided.
+  CHECK(run_command(command + " --brief").code == cli::does_not_fit);
+}
+
+TEST_CASE("a plan that is interrupted names the options that it did not come to") {
+  const auto file = card(900);
+  const spec::PlanSpec spec = plan_of(file.path, "framework: plain-pytorch, on: [card, 2xcard]");
+  volatile std::sig_atomic_t stop = 0;
+  search::SearchControls controls;
+  controls.stop = &stop;
+  const search::Plan all = planned(spec, &controls);
+  CHECK(all.options.size() == 2);
+  CHECK(all.unfinished.empty());
+  stop = 1;
+  const search::Plan none = planned(spec, &controls);
+  CHECK(none.options.empty());
+  CHECK(none.stopped == StopCheck::Why::interrupt);
+  CHECK(none.unfinished == std::vector<std::string>{"card", "2xcard"});
+  CHECK(cli::stopped_text(none) ==
+        "shardfit: interrupted before anything was decided of card and 2xcard\n");
 }
 
 TEST_CASE("where nothing fits the search says so with a proof and shows what is short of least") {

@@ -97,8 +97,14 @@ void write_table(const Option& option, const BatchTable& table, std::ostream& ou
   }
   if (table.stopped != StopCheck::Why::no) {
     const bool budget = table.stopped == StopCheck::Why::budget;
-    out << "\n  " << (budget ? "the budget was used up" : "interrupted")
-        << ": '?' is not decided, and what would follow is missing\n";
+    const bool any = std::any_of(table.rows.begin(), table.rows.end(),
+                                 [](const BatchRow& row) { return row.largest > 0; });
+    const std::string why = budget ? "the budget was used up: " : "interrupted: ";
+    out << "\n  "
+        << report::wrapped(why +
+                               (any ? "" : "nothing that fits is known, nor that nothing does: ") +
+                               "'?' is not decided, and what would follow is missing",
+                           4, 2);
     return;
   }
   if (table.reads_sequence) write_longest(option, table, out);
@@ -271,15 +277,18 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
   settings.effects = settings.changes = settings.equal_batches = false;
   const double begun = cpu_seconds();
   spec::PlanSpec jobs = spec;
-  jobs.search_budget.reset();  // of the tables
-  const search::Plan plan = search::make_plan(jobs, settings);
+  jobs.search_budget.reset();  // of the tables, too
   const SearchWatch watch(err);
+  search::SearchControls controls = watch.controls();
+  if (spec.search_budget) controls.budget_seconds = spec.search_budget->value;
+  settings.search = &controls;
+  const search::Plan plan = search::make_plan(jobs, settings);
   std::size_t left = plan.options.size();
   rapidjson::StringBuffer buffer;
   Json json(buffer);
   json.SetIndent(' ', 2);
   if (options.json) json.StartArray();
-  bool all = true;
+  bool none = false, open = !plan.unfinished.empty();  // on some option
   for (const Option& option : plan.options) {
     // What is left of the budget, in equal parts.
     const double now = cpu_seconds();
@@ -290,8 +299,12 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
     }
     const StopCheck stop(deadline, watch.controls().stop);
     const BatchTable table = search::find_batches(option, rows_of(option, given), &stop);
-    all = all && std::any_of(table.rows.begin(), table.rows.end(),
-                             [](const BatchRow& row) { return row.largest > 0; });
+    const bool some = std::any_of(table.rows.begin(), table.rows.end(),
+                                  [](const BatchRow& row) { return row.largest > 0; });
+    const bool decided = std::all_of(table.rows.begin(), table.rows.end(),
+                                     [](const BatchRow& row) { return row.decided; });
+    none = none || (!some && decided);
+    open = open || (!some && !decided);
     if (options.json) {
       write_json(option, table, json);
     } else {
@@ -303,7 +316,8 @@ int batch_command(const PlanOptions& options, const std::vector<spec::Node>& seq
     json.EndArray();
     out << buffer.GetString() << "\n";
   }
-  return all ? fits : does_not_fit;
+  if (!plan.unfinished.empty()) err << stopped_text(plan);
+  return none ? does_not_fit : open ? not_decided : fits;
 }
 
 }  // namespace shardfit::cli

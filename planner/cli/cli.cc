@@ -165,7 +165,7 @@ void add_batch(CLI::App& app, Request& request) {
   batch->add_flag("--json", request.plan.json, "JSON instead of the table")->group("Output");
   batch->footer(
       "Exit code: 0 some job fits on every option, 1 not, 2 bad input,\n           3 a bug of "
-      "ours.");
+      "ours, 4 stopped before it was decided.");
 }
 
 void add_plan(CLI::App& app, Request& request) {
@@ -190,7 +190,7 @@ void add_plan(CLI::App& app, Request& request) {
       ->allow_extra_args(false);
   plan->footer(
       "Exit code: 0 the recommended option fits, 1 none fits, 2 bad input,\n           3 a bug of "
-      "ours.");
+      "ours, 4 stopped before it was decided.");
 }
 
 void add_replay(CLI::App& app, Request& request) {

@@ -4,8 +4,8 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <optional>
 
+#include "base/format.h"
 #include "cli/cli.h"
 #include "cli/search_watch.h"
 #include "report/perfetto.h"
@@ -63,7 +63,29 @@ void write_trace(const search::Plan& plan, const std::string& path) {
   if (!out) throw InputError(whole_file(path), "the file cannot be written");
 }
 
+int exit_code(const search::Plan& plan) {
+  const auto& options = plan.options;
+  // Where they cannot be weighed against each other, one that fits is enough.
+  const bool any = plan.recommended ? options[*plan.recommended].verdict == search::Verdict::fits
+                                    : std::any_of(options.begin(), options.end(),
+                                                  [](const search::Option& option) {
+                                                    return option.verdict == search::Verdict::fits;
+                                                  });
+  if (any) return fits;
+  const bool open = !plan.unfinished.empty() ||
+                    std::any_of(options.begin(), options.end(), [](const search::Option& option) {
+                      return option.search && option.search->undecided();
+                    });
+  return open ? not_decided : does_not_fit;
+}
+
 }  // namespace
+
+std::string stopped_text(const search::Plan& plan) {
+  const bool budget = plan.stopped == StopCheck::Why::budget;
+  return "shardfit: " + std::string(budget ? "the budget was used up" : "interrupted") +
+         " before anything was decided of " + join(plan.unfinished, " and ") + "\n";
+}
 
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err) {
   spec::DeviceCatalog devices(spec::data_directory() + "/devices");
@@ -77,14 +99,14 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
   settings.all_needs = options.json;
   settings.computes = !options.export_program.empty();
   const search::Plan plan = [&] {
-    // An interrupt asks a search for its best so far; without one there is nothing to say.
-    std::optional<SearchWatch> watch;
-    for (const spec::OptionSpec& option : spec.options) {
-      if (!watch && search::is_searched(option, spec)) watch.emplace(err);
-    }
-    if (watch) settings.search = &watch->controls();
+    const SearchWatch watch(err);  // an interrupt asks for what is known so far
+    settings.search = &watch.controls();
     return search::make_plan(spec, settings);
   }();
+  if (plan.options.empty()) {
+    err << stopped_text(plan);
+    return not_decided;
+  }
   if (settings.computes) export_programs(plan, options.export_program);
   if (!options.trace.empty()) write_trace(plan, options.trace);
   const report::Report report{plan};
@@ -98,15 +120,7 @@ int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& er
     style.brief = options.brief;
     report::write_table(report, style, out);
   }
-  if (plan.recommended) {
-    const bool fit = plan.options[*plan.recommended].verdict == search::Verdict::fits;
-    return fit ? fits : does_not_fit;
-  }
-  // Options that cannot be weighed against each other: one that fits is enough.
-  const bool any = std::any_of(
-      plan.options.begin(), plan.options.end(),
-      [](const search::Option& option) { return option.verdict == search::Verdict::fits; });
-  return any ? fits : does_not_fit;
+  return exit_code(plan);
 }
 
 }  // namespace shardfit::cli

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "search/plan.h"
 #include "spec/job_spec.h"
 #include "spec/node.h"
 
@@ -21,6 +22,9 @@ struct PlanOptions {
 
 /// Values of a file that lost against the command line, as notes.
 void say_overrides(const spec::PlanSpec& plan, std::ostream& err);
+
+/// What is said where a plan was stopped before any of its options was decided.
+std::string stopped_text(const search::Plan& plan);
 
 /// `shardfit plan`. Throws InputError for faults in files or arguments.
 int plan_command(const PlanOptions& options, std::ostream& out, std::ostream& err);

@@ -83,7 +83,7 @@ class Comparison {
 
   void verdicts() {
     row("", [](const Option& o) { return o.spec->name; });
-    row("verdict", [](const Option& o) { return search::verdict_text(o.verdict); });
+    row("verdict", [](const Option& o) { return search::verdict_text(o); });
     row("cards share by", [](const Option& o) { return search::name_of(o.parallel, o.split); });
     row("micro-batch", [](const Option& o) { return format_count(o.job.batch.micro); });
     row("accumulation", [](const Option& o) { return format_count(o.job.batch.accumulation); });

@@ -361,7 +361,7 @@ void write_option(JsonWriter& json, const Option& option) {
     json.text("shares", option.shares);
     json.key("job");
     write_words(json, job_words(option));
-    json.text("verdict", verdict_text(option.verdict));
+    json.text("verdict", verdict_text(option));
     json.text("reason", option.reason);
     json.key("gpus");
     json.array(option.gpus, [&](const Gpu& gpu) { write_gpu(json, gpu); });
@@ -416,6 +416,10 @@ void write_json(const Report& report, std::span<const std::string> terms, std::o
     json.array(options, [&](const Option& option) { write_option(json, option); });
     json.key("differences");
     json.array(report.plan.differences, [&](const std::string& text) { json.text(text); });
+    if (!report.plan.unfinished.empty()) {
+      json.key("not_decided");
+      json.array(report.plan.unfinished, [&](const std::string& name) { json.text(name); });
+    }
     if (!report.plan.answer.empty()) json.text("answer", report.plan.answer);
     json.key("recommendation");
     json.object([&] {

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "report/report.h"
 #include "search/batch.h"
+#include "search/joint.h"
 #include "search/sharing.h"
 
 namespace shardfit::report {
@@ -34,7 +35,8 @@ class TableWriter {
     const std::size_t chosen = plan.recommended.value_or(0);
     head();
     if (!plan.answer.empty()) out_ << "\n" << wrapped(plan.answer, 2);
-    if (several) recommendation();
+    const bool open = !plan.unfinished.empty();
+    if (several || open) recommendation();
     if (several || plan.options.front().rent) write_comparison(report_, out_);
     for (std::size_t i = 0; i < plan.options.size(); ++i) {
       out_ << "\n";
@@ -42,7 +44,7 @@ class TableWriter {
       if (!style_.brief && i == chosen) details(plan.options[i]);
     }
     if (!style_.brief) assumptions(plan.options.front());
-    if (!several && !plan.recommended) recommendation();
+    if (!several && !open && !plan.recommended) recommendation();
   }
 
  private:
@@ -112,12 +114,20 @@ class TableWriter {
   void verdict(const Option& option) {
     const Gpu& gpu = option.worst_gpu();
     const spec::ClusterSpec& cluster = option.spec->cluster;
-    std::string line = option.spec->name + ": " + painted(option.verdict) + " on " +
+    std::string line = option.spec->name + ": " + painted(option) + " on " +
                        (cluster.count > 1 ? std::to_string(cluster.count) + " x " : "") +
-                       cluster.device.gpu + ": needs " + size(gpu.judgement.needed) + " of " +
-                       size(gpu.judgement.budget) + " each, " +
-                       (gpu.judgement.headroom() < 0 ? size(-gpu.judgement.headroom()) + " short"
-                                                     : size(gpu.judgement.headroom()) + " free");
+                       cluster.device.gpu;
+    if (option.undecided()) {
+      out_ << wrapped(line + ": " + option.reason, 2);
+      shares(option);
+      changes(option);
+      warnings(option);
+      return;
+    }
+    line += ": needs " + size(gpu.judgement.needed) + " of " + size(gpu.judgement.budget) +
+            " each, " +
+            (gpu.judgement.headroom() < 0 ? size(-gpu.judgement.headroom()) + " short"
+                                          : size(gpu.judgement.headroom()) + " free");
     if (cluster.count == 1) line.replace(line.find(" each,"), 6, ",");
     out_ << wrapped(line, 2);
     if (option.verdict != Verdict::fits) out_ << "  " << wrapped(option.reason, 2, 2);
@@ -128,6 +138,10 @@ class TableWriter {
     }
     shares(option);
     changes(option);
+    warnings(option);
+  }
+
+  void warnings(const Option& option) {
     for (const std::string& warning : option.warnings) {
       out_ << "  " << wrapped("warning: " + warning, 4, 2);
     }
@@ -182,11 +196,13 @@ class TableWriter {
     return text + " (" + category_name(phase.cause.category) + ")";
   }
 
-  std::string painted(Verdict verdict) const {
-    const std::string text = verdict_text(verdict);
+  std::string painted(const Option& option) const {
+    std::string text = verdict_text(option);
+    if (option.undecided()) text += std::string(" ") + option.search->stop_words();
     if (!style_.colour) return text;
     constexpr const char* colours[] = {"\033[32m", "\033[33m", "\033[31m"};
-    return colours[static_cast<int>(verdict)] + text + "\033[0m";
+    const int colour = option.undecided() ? 1 : static_cast<int>(option.verdict);
+    return colours[colour] + text + "\033[0m";
   }
 
   void changes(const Option& option) {

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/format.h"
+#include "search/joint.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 
@@ -66,6 +67,18 @@ std::vector<std::string> find_differences(const Plan& plan) {
   return found;
 }
 
+bool any_undecided(const Plan& plan) {
+  return !plan.unfinished.empty() ||
+         std::any_of(plan.options.begin(), plan.options.end(),
+                     [](const Option& option) { return option.undecided(); });
+}
+
+/// "h200 does not", "h200 was not decided within the budget".
+std::string does_not(const Option& option, const char* words) {
+  if (!option.undecided()) return option_name(option) + words;
+  return option_name(option) + " was not decided " + option.search->stop_words();
+}
+
 bool runs(const Option& option) { return option.verdict != Verdict::does_not_fit; }
 
 /// The option with the fewest GPUs, the first of those.
@@ -86,8 +99,9 @@ std::string answer_make_possible(const Plan& plan) {
   for (const Option& option : plan.options) {
     if (!runs(option)) continue;
     return "make-possible: yes, " + option_name(option) + " runs it (" +
-           verdict_text(option.verdict) + "), " + option_name(base) + " does not";
+           verdict_text(option.verdict) + "), " + does_not(base, " does not");
   }
+  if (any_undecided(plan)) return "make-possible: not decided, no option is known to run it";
   return "make-possible: no, none of the options runs it";
 }
 
@@ -99,8 +113,8 @@ std::string answer_shorter_step(const Plan& plan) {
     if (!best || option.timing->step_seconds < best->timing->step_seconds) best = &option;
   }
   if (!runs(base)) {
-    return "shorter-step: " + option_name(base) +
-           " does not run it, so there is no step to shorten" +
+    return "shorter-step: " + does_not(base, " does not run it") +
+           ", so there is no step to shorten" +
            (best ? "; " + option_name(*best) + " takes " + step_of(*best) : "");
   }
   if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
@@ -120,7 +134,7 @@ std::string answer_larger_batch(const Plan& plan) {
     const std::int64_t ranks =
         option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
     text += option_name(option) + " ";
-    text += micro == 0 ? "none"
+    text += micro == 0 ? (option.undecided() ? "not decided" : "none")
                        : format_count(micro) + " (" + format_count(micro * ranks) +
                              " without accumulation)";
   }
@@ -183,11 +197,30 @@ std::string value_text(const Measure& measure, const Option& option) {
   return format_number(option.samples_per_second()) + " samples a second";
 }
 
+const char* stop_words(StopCheck::Why why) {
+  return why == StopCheck::Why::budget ? "within the budget" : "before the interrupt";
+}
+
+/// "h200 and b200 were not decided within the budget"; "" where all are.
+std::string what_is_open(const Plan& plan) {
+  std::vector<std::string> open;
+  const char* words = stop_words(plan.stopped);
+  for (const Option& option : plan.options) {
+    if (!option.undecided()) continue;
+    open.push_back(option.spec->name);
+    words = option.search->stop_words();
+  }
+  open.insert(open.end(), plan.unfinished.begin(), plan.unfinished.end());
+  if (open.empty()) return "";
+  return join(open, " and ") + (open.size() == 1 ? " was " : " were ") + "not decided " + words;
+}
+
 void recommend(Plan& plan) {
   Verdict best = Verdict::does_not_fit;
   for (const Option& option : plan.options) best = std::min(best, option.verdict);
   if (best == Verdict::does_not_fit) {
-    plan.because = "no option fits";
+    const std::string open = what_is_open(plan);
+    plan.because = open.empty() ? "no option fits" : "none yet: " + open;
     return;
   }
   if (!plan.differences.empty()) {
@@ -235,6 +268,8 @@ void compare(Plan& plan) {
     }
   }
   recommend(plan);
+  const std::string open = what_is_open(plan);
+  if (plan.recommended && !open.empty()) plan.because += "; " + open;
 }
 
 }  // namespace shardfit::search

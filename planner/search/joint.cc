@@ -17,7 +17,6 @@ using spec::Objective;
 using spec::Parallel;
 
 constexpr double infinite = std::numeric_limits<double>::infinity();
-constexpr double gib = 1024.0 * 1024 * 1024;
 /// Configurations that do not fit and are run for the shadow price, at most.
 constexpr int most_for_shadow = 12;
 /// Passes of a step that are lowered where the smallest memory is asked for.
@@ -393,26 +392,6 @@ void say_apart(Option& option) {
 
 }  // namespace
 
-std::string Configuration::recompute_words() const {
-  constexpr const char* kinds[] = {"none", "full", "selective:", "auto"};
-  return kinds[static_cast<int>(recompute.kind)] + recompute.policy;
-}
-
-std::string Configuration::words() const {
-  return (parallel == Parallel::none ? "" : name_of(parallel, split) + ", ") + "micro-batch " +
-         format_count(micro_batch) + ", accumulation " + format_count(accumulation) +
-         ", recompute " + recompute_words() +
-         (stage_layers.empty() ? "" : ", stage-layers " + cut_words(stage_layers));
-}
-
-double ShadowPrice::seconds_per_gib() const {
-  return saved_seconds / (static_cast<double>(short_bytes) / gib);
-}
-
-double ShadowPrice::samples_per_second_per_gib() const {
-  return more_samples_per_second / (static_cast<double>(short_bytes) / gib);
-}
-
 bool is_searched(const spec::OptionSpec& option, const spec::PlanSpec& plan) {
   return option.job.any_micro_batch || plan.objective ||
          option.job.recompute.value.kind == spec::RecomputeKind::automatic;
@@ -459,12 +438,8 @@ Option JointSearch::run(const spec::OptionSpec& spec, std::vector<Way> ways) {
     option->others.push_back(alternative(*other, *option, space.foreign(*other)));
   }
   search.count();
-  if (search.stopped() && option->verdict == Verdict::does_not_fit) {
-    option->warnings.push_back(
-        "not decided: the search was stopped before it found a configuration that fits; give it "
-        "more time, or one configuration");
-  }
   option->search = std::make_shared<const SearchResult>(std::move(search.result()));
+  if (option->search->undecided()) say_undecided(*option);
   if (objective == Objective::step && space.timed() && !option->search->best.empty()) {
     say_apart(*option);
   }

@@ -75,7 +75,15 @@ struct SearchResult {
   /// Configurations that somebody may expect here and that are none of these, in words.
   std::vector<std::string> not_tried;
   bool all_dearer = true;  // every configuration was looked at that more memory could bring
+  /// Nothing that fits is known, and it is not known that nothing does.
+  bool undecided() const;
+  /// "within the budget", "before the interrupt"; "" where it was not stopped.
+  const char* stop_words() const;
 };
+
+/// Says of an option whose search is undecided what was settled when its search was stopped, and
+/// why the configuration that likely needs least is none that fits.
+void say_undecided(Option& option);
 
 struct SearchProgress {
   std::string option;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 
 #include "base/format.h"
 #include "search/batch.h"
@@ -33,6 +34,7 @@ bool better(const Option& a, const Option& b) {
 }
 
 std::string short_by(const Option& option) {
+  if (option.worst_gpu().judgement.needed == 0) return "by how much was not found";
   return format_bytes(Bytes(-option.worst_gpu().judgement.headroom())) + " short on GPU " +
          std::to_string(option.worst_gpu().index);
 }
@@ -97,10 +99,19 @@ Alternative does_not_run(const OptionSpec& option, const Way& way, const InputEr
 Option choose(Ready ready, bool all_needs) {
   std::vector<Option> tried;
   std::optional<InputError> first;
+  bool stopped = false;
+  const auto any_fits = [&] {
+    return std::any_of(tried.begin(), tried.end(),
+                       [](const Option& one) { return one.verdict == Verdict::fits; });
+  };
   for (Way& way : ready.possible) {
     try {
       tried.push_back(try_option(*ready.option, way.parallel, way.job, *way.lowering));
       tried.back().lowering = std::move(way.lowering);
+    } catch (const Stopped&) {
+      if (!any_fits()) throw;
+      stopped = true;  // what is known is an answer
+      break;
     } catch (const InputError& error) {
       ready.impossible.push_back(does_not_run(*ready.option, way, error));
       if (!first) first = error;
@@ -125,14 +136,22 @@ Option choose(Ready ready, bool all_needs) {
     }
   }
   Option chosen = std::move(tried[best]);
+  if (stopped) {
+    chosen.whole.stop = chosen.job.job.stop = nullptr;
+    chosen.warnings.emplace_back("stopped before every way to share the job was tried");
+  }
   measure(chosen, *chosen.lowering);
   for (std::size_t i = 0; i < tried.size(); ++i) {
     if (i == best) continue;
     Option& other = tried[i];
     // What is short is said; and even shards may be the fix of uneven ones.
     const bool fix = chosen.parallel == Parallel::zero1 && other.parallel == Parallel::fsdp2;
-    if (all_needs || fix || other.verdict == Verdict::does_not_fit) {
-      measure(other, *other.lowering);
+    if (!stopped && (all_needs || fix || other.verdict == Verdict::does_not_fit)) {
+      try {
+        measure(other, *other.lowering);
+      } catch (const Stopped&) {
+        stopped = true;
+      }
     }
     chosen.others.push_back(alternative(other, chosen));
   }
@@ -355,14 +374,14 @@ void add_what_else(Option& option, const PlanSettings& settings, bool effects,
   option.job.job.stop = option.whole.stop = nullptr;
   const bool open = option.verdict != Verdict::fits || !option.imbalances.empty();
   if (settings.changes && open && stop && stop->why() != StopCheck::Why::no) {
-    option.warnings.emplace_back(
-        "the search was stopped, so not every change that might help was simulated");
+    option.warnings.emplace_back("stopped before every change that might help was simulated");
   }
 }
 
 }  // namespace
 
 Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
+  const double begun = cpu_seconds();
   Plan plan;
   Diagnostics faults;
   Lowerings lowerings;
@@ -387,8 +406,17 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       std::count_if(plan.spec->options.begin(), plan.spec->options.end(),
                     [&](const OptionSpec& option) { return is_searched(option, *plan.spec); });
   JointSearch search(*plan.spec, controls, static_cast<std::size_t>(searched));
+  const bool bounded = searched == 0 && controls.budget_seconds;
+  const StopCheck plain(
+      bounded ? begun + *controls.budget_seconds : std::numeric_limits<double>::infinity(),
+      controls.stop);
   for (Ready& next : ready) {
     const OptionSpec& spec = *next.option;
+    if (plan.stopped != StopCheck::Why::no) {
+      plan.unfinished.push_back(spec.name);
+      continue;
+    }
+    for (Way& way : next.possible) way.job.job.stop = settings.search ? &plain : nullptr;
     try {
       const bool joint = is_searched(spec, *plan.spec);
       if (joint) search.begin_option();
@@ -396,12 +424,18 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
                             : choose(std::move(next), settings.all_needs);
       option.parameters = parameters_of(option);
       add_what_else(option, settings, settings.effects && plan.options.empty(),
-                    joint ? &search.stop() : nullptr,
+                    joint             ? &search.stop()
+                    : settings.search ? &plain
+                                      : nullptr,
                     [&] { add_more_gpus(spec, lowerings, search, option.changes); });
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
         option.largest_micro_batch = find_largest_micro_batch(option, *option.lowering);
       }
       plan.options.push_back(std::move(option));
+    } catch (const Stopped&) {
+      plan.stopped = plain.why();
+      plan.unfinished.push_back(spec.name);
+      continue;
     } catch (const OverflowError&) {
       const spec::JobSpec& job = spec.job;
       Location where = job.model.where;
@@ -413,7 +447,8 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     warn_of_unread(plan.options.back());
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
-  if (!plan.options.empty()) plan.parameters = plan.options.front().parameters;
+  if (plan.options.empty()) return plan;
+  plan.parameters = plan.options.front().parameters;
   compare(plan);
   return plan;
 }

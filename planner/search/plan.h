@@ -106,6 +106,9 @@ struct Option {
 
   /// The program is another framework's than the one asked for, which has no such strategy.
   bool foreign() const;
+  /// A search was stopped before it knew of a configuration that fits, and not all were ruled out:
+  /// what is said of bytes is said of the one that likely needs least.
+  bool undecided() const;
   const Program& program() const { return *gpus.front().program; }
   const Gpu& worst_gpu() const { return gpus[tightest]; }
   /// Optimizer steps that run at the same time: one, or one a card.
@@ -120,6 +123,9 @@ struct Option {
   }
 };
 
+/// "fits", "tight", "does not fit"; "not decided" where a search was stopped too early to say.
+const char* verdict_text(const Option& option);
+
 struct Plan {
   std::shared_ptr<const spec::PlanSpec>
       spec;                     // what was asked, with equal batches; options point in
@@ -130,6 +136,9 @@ struct Plan {
   /// What is not the same on all sides and so takes a comparison its ground, as "sequence 2048 and
   /// 4096"; empty where options can be compared.
   std::vector<std::string> differences;
+  /// Options that were not come to, by name, and what stopped it.
+  std::vector<std::string> unfinished;
+  StopCheck::Why stopped = StopCheck::Why::no;
   std::int64_t parameters = 0;  // of the first option's model
 };
 
@@ -139,7 +148,9 @@ struct PlanSettings {
   bool changes = true;        // re-simulate changes where an option does not fit
   bool all_needs = true;      // the bytes that ways need which fit but are not taken
   bool computes = false;      // programs hold what is computed, too, not only memory
-  const SearchControls* search = nullptr;  // how a search is stopped and watched
+  /// How a search is stopped and watched. Where nothing is searched its budget is that of all
+  /// options; what was not come to is Plan::unfinished.
+  const SearchControls* search = nullptr;
 };
 
 /// Throws InputError for jobs, models and strategies that cannot be expressed, all faults at once.
