@@ -44,14 +44,24 @@ install_missing() {
   fi
 }
 
+# What a build is made from; folders too, whose times tell of files that came or went.
+sources=(CMakeLists.txt CMakePresets.json calibrate model_specs planner tests tools)
+
+# up_to_date PRESET TARGET: whether nothing has changed since its last build began.
+up_to_date() {
+  local built=build/$1/.built-$2
+  [[ -f $built && -x build/$1/$2 ]] && [[ -z $(find "${sources[@]}" -newer "$built" -print -quit) ]]
+}
+
 # build PRESET TARGET...: configures where the presets are new, then builds what changed; one build at a time.
 build() {
-  local preset=$1 folder=build/$1
+  local preset=$1 folder=build/$1 target
   shift
   mkdir -p "$folder"
   local log=$folder/build.log
   exec 9>"$folder/.lock"
   flock 9
+  : >"$folder/.begun"
   [[ -f $folder/build.ninja ]] || say "building into $folder; the first time takes some minutes"
   if ! { { [[ $folder/build.ninja -nt CMakePresets.json ]] || cmake --preset "$preset"; } &&
          cmake --build "$folder" --target "$@" -- -k 0; } >"$log" 2>&1; then
@@ -59,5 +69,8 @@ build() {
     say "the build failed (all of it: $log)"
     return 1
   fi
+  for target in "$@"; do
+    cp -p "$folder/.begun" "$folder/.built-$target"
+  done
   exec 9>&-
 }
