@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <deque>
 #include <memory>
 
 #include "run/memory_clock.h"
@@ -58,18 +59,30 @@ class Capacities {
         without_retry_(without_retry),
         count_(program.instructions.size()) {}
 
+  /// What a run says: of which capacities, and where it fails, at which one the request that could
+  /// not be served would have been, had all before it gone as it did.
+  struct Answer {
+    CapacityRange range;
+    bool runs = false;
+    std::int64_t would_do = 0;
+  };
   void know(const RunResult& result) {
-    known_.emplace_back(result.same_capacities, does(!result.failure, result.retries));
+    known_.push_back({result.same_capacities, does(!result.failure, result.retries), 0});
   }
-  bool runs(std::int64_t capacity) {
-    for (const auto& [range, answer] : known_) {
-      if (range.holds(capacity)) return answer;
+  const Answer& ask(std::int64_t capacity) {
+    for (const Answer& answer : known_) {
+      if (answer.range.holds(capacity)) return answer;
     }
     Moment now = begin(capacity);
     const bool ends = play(now);
-    known_.emplace_back(now.allocator->same_capacities(),
-                        does(ends, now.allocator->stats().retries));
-    return known_.back().second;
+    const CachingAllocator& allocator = *now.allocator;
+    Answer answer{allocator.same_capacities(), does(ends, allocator.stats().retries), 0};
+    if (!ends) {
+      const OutOfMemory& failure = allocator.out_of_memory();
+      answer.would_do = failure.in_use - limits_.context + failure.tried;
+    }
+    known_.push_back(answer);
+    return known_.back();
   }
   /// Only capacities from `low` to `high` will be asked about.
   void narrow(std::int64_t low, std::int64_t high) {
@@ -146,9 +159,11 @@ class Capacities {
   const RunLimits& limits_;
   bool without_retry_;
   std::size_t count_;
-  std::vector<std::pair<CapacityRange, bool>> known_;
+  std::deque<Answer> known_;
   std::vector<Moment> kept_;
 };
+
+std::int64_t pages_of(std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; }
 
 CachingAllocator allocator_of(const RunLimits& limits) {
   return CachingAllocator(limits.total, limits.context, limits.settings);
@@ -233,27 +248,36 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
                             const RunResult& unlimited) {
   const std::int64_t reserved = std::max(unlimited.reserved_peak, unlimited.loading.reserved);
-  const auto pages_of = [](std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; };
   Capacities capacities(program, limits, without_retry);
   capacities.know(unlimited);
-  const auto runs = [&](std::int64_t pages) { return capacities.runs(pages * driver_page); };
   // Never less than what is asked for at one moment; and what it reserves where nothing limits it
   // is enough, but for settings that count in shares of the card.
   std::int64_t asked = 0;
   for (const RequestedPeak& peak : requested_peaks(program)) asked = std::max(asked, peak.bytes);
   std::int64_t low = std::max<std::int64_t>(1, pages_of(asked)) - 1;  // does not run
   std::int64_t high = std::max(low + 1, pages_of(reserved));
-  if (runs(low + 1)) return (low + 1) * driver_page;
-  while (!runs(high)) {
+  while (!capacities.ask(high * driver_page).runs) {
     low = high;
     high *= 2;
     if (high * driver_page + limits.context > CachingAllocator::largest_total) {
       return CachingAllocator::largest_total;
     }
   }
-  while (high - low > 1) {
-    const std::int64_t middle = low + (high - low) / 2;
-    (runs(middle) ? high : low) = middle;
+  // A failing run says what would have served it, which mostly is where the next request fails, or
+  // the end; halves are taken where that leads nowhere.
+  std::int64_t next = low + 1;
+  for (int hints = 0; high - low > 1; ++hints) {
+    if (next <= low || next >= high || hints % 8 == 7) next = low + (high - low) / 2;
+    const Capacities::Answer& answer = capacities.ask(next * driver_page);
+    if (answer.runs) {
+      high = next;
+      if (answer.range.holds(next * driver_page))
+        high = std::max(low + 1, std::min(next, pages_of(answer.range.from)));
+      next = high - 1;
+    } else {
+      low = next;
+      next = pages_of(answer.would_do);
+    }
     capacities.narrow((low + 1) * driver_page, (high - 1) * driver_page);
   }
   return high * driver_page;

@@ -38,8 +38,8 @@ Curve memory_curve(const Program& program, const RunLimits& limits, int step, in
 
 /// The least bytes the allocator must be able to reserve for the program to run to its end (and,
 /// where `without_retry`, without giving cached blocks back): a multiple of the driver's 2 MiB
-/// page, found by bisection. 2 MiB less does not do. CachingAllocator::largest_total where nothing
-/// below it does.
+/// page. 2 MiB less does not do; where cached blocks are given back at other moments, another
+/// amount below may. CachingAllocator::largest_total where nothing below it does.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry);
 /// The same where the run without a limit is known: between what it asks for and what it reserves.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
