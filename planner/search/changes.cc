@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "base/format.h"
 #include "program/titan_units.h"
@@ -19,9 +20,9 @@ namespace {
 using program::Lowering;
 using program::TrainingJob;
 
-/// A job, and the allocator's settings it runs under.
+/// A job before its way of sharing is put into it, and the allocator's settings it runs under.
 struct Variant {
-  TrainingJob job;
+  TrainingJob whole;
   run::AllocatorSettings allocator;
 };
 
@@ -29,37 +30,59 @@ struct Step {
   std::string words;
   std::function<void(Variant&)> apply;
   bool same_program = false;  // only the allocator's mode changes
+  bool smaller = false;       // passes; of several, the last that was applied holds
 };
 
 std::int64_t half(std::int64_t n) { return n / 2; }
 
+/// Numbers of fewer bits, where the framework's own program has no such copies of its own.
+std::optional<Step> other_precision(const Option& option) {
+  const TrainingJob& job = option.whole;
+  const bool own = !job.megatron && job.framework != "deepspeed";
+  if (!own || job.parameters != DType::f32 || job.autocast != DType::bf16) return {};
+  Step step;
+  step.words = "precision bf16 (parameters and states in 16 bits)";
+  step.apply = [](Variant& v) {
+    if (v.whole.titan) {
+      set_titan_precision(spec::Precision::bf16, v.whole);
+    } else {
+      set_precision(spec::Precision::bf16, v.whole);
+    }
+  };
+  return step;
+}
+
 /// Single changes that apply to the job, those that cost least first: nothing but an allocator's
-/// mode, then the kernel of the optimizer's step, then time for recomputation, then smaller passes.
+/// mode, then the kernel of the optimizer's step, then smaller passes, then time for recomputation.
 std::vector<Step> single_steps(const Option& option) {
   const RankJob& rank = option.job;
   std::vector<Step> steps;
+  const auto add = [&](std::string words, std::function<void(Variant&)> apply) -> Step& {
+    steps.push_back({std::move(words), std::move(apply)});
+    return steps.back();
+  };
   if (!rank.allocator.expandable_segments) {
-    steps.push_back({"allocator expandable_segments:True",
-                     [](Variant& v) { v.allocator.expandable_segments = true; }, true});
+    add("allocator expandable_segments:True", [](Variant& v) {
+      v.allocator.expandable_segments = true;
+    }).same_program = true;
   }
   if (rank.job.optimizer == "adamw" && rank.job.implementation != program::Implementation::fused) {
-    steps.push_back({"optimizer adamw-fused",
-                     [](Variant& v) { v.job.implementation = program::Implementation::fused; }});
+    add("optimizer adamw-fused",
+        [](Variant& v) { v.whole.implementation = program::Implementation::fused; });
   }
   for (std::int64_t micro = half(rank.batch.micro); micro >= 1; micro = half(micro)) {
     if (rank.batch.micro % micro != 0) continue;
     const std::int64_t passes = rank.batch.accumulation * (rank.batch.micro / micro);
     if (passes > program::most_passes) break;
-    steps.push_back(
-        {"micro-batch " + std::to_string(micro) + ", accumulation " + std::to_string(passes),
-         [micro, passes](Variant& v) {
-           v.job.micro_batch = micro;
-           v.job.accumulation = passes;
-         }});
+    add("micro-batch " + std::to_string(micro) + ", accumulation " + std::to_string(passes),
+        [micro, passes](Variant& v) {
+          v.whole.micro_batch = micro;
+          v.whole.accumulation = passes;
+        })
+        .smaller = true;
   }
   if (rank.job.recompute != program::Recompute::full) {
-    steps.push_back(
-        {"recompute full", [](Variant& v) { v.job.recompute = program::Recompute::full; }});
+    add("recompute full", [](Variant& v) { v.whole.recompute = program::Recompute::full; });
   }
   return steps;
 }
@@ -73,60 +96,62 @@ TrainingJob in_short(TrainingJob job) {
 /// Passes up to which a program in short is the program.
 constexpr std::int64_t few_passes = 8;
 
-/// The program of a change, where it is not the option's own.
-std::shared_ptr<const Program> changed_program(const Lowering& lowering, TrainingJob job,
-                                               bool same_program) {
-  if (same_program && job.accumulation <= few_passes) return nullptr;
-  return std::make_shared<const Program>(lowering.lower(in_short(std::move(job))));
-}
+/// What comes of changes of one option.
+class Changes {
+ public:
+  Changes(const Option& option, const Lowering& lowering)
+      : option_(option), lowering_(lowering), own_{option.whole, option.job.allocator} {}
 
-/// `own` is what changed_program gave.
-Change judge_change(const Option& option, std::string words, const Variant& variant,
-                    const std::shared_ptr<const Program>& own, Find find = Find::all) {
-  const Judgement judgement =
-      judge(own ? *own : *option.worst_gpu().program, option.worst_gpu().card, variant.allocator,
-            option.accuracy, find, nullptr, variant.job.stop);
-  return {std::move(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
-}
+  std::vector<Change> find();
+  std::vector<Change>& known() { return changes_; }
+  bool fits(std::int64_t micro_batch) const;
 
-/// The job of one rank as that of another.
-TrainingJob at_rank(TrainingJob job, int rank) {
-  if (job.ddp) job.ddp->rank = rank;
-  if (job.fsdp1) job.fsdp1->rank = rank;
-  if (job.fsdp2) job.fsdp2->rank = rank;
-  if (job.zero_redundancy) job.zero_redundancy->rank = rank;
-  if (job.deepspeed) job.deepspeed->rank = rank;
-  if (job.megatron) job.megatron->rank = rank;
-  if (job.titan && job.titan->data * job.titan->tensor > 1) {
-    job.titan->rank = rank;
-    if (job.fsdp2) {
-      job.fsdp2->rank = job.titan->data_rank();
-      program::set_titan_mesh(*job.fsdp2, *job.titan);
-    }
+ private:
+  Variant with(const std::vector<Step>& steps) const {
+    Variant variant = own_;
+    for (const Step& step : steps) step.apply(variant);
+    return variant;
   }
-  return job;
-}
+  TrainingJob of_rank(const Variant& variant, int rank) const {
+    return job_of_rank(variant.whole, option_.parallel, option_.spec->cluster.count, rank);
+  }
+  Judgement judged(const Variant& variant, const Program& program, Find find) const {
+    return judge(program, option_.worst_gpu().card, variant.allocator, option_.accuracy, find,
+                 nullptr, variant.whole.stop);
+  }
+  std::optional<double> step_of(const Variant& variant,
+                                const std::shared_ptr<const Program>& known) const;
+  bool fits(const std::vector<Step>& steps) const;
+  /// Its numbers join what is known.
+  const Change& simulate(const std::vector<Step>& steps);
+  void combine(std::vector<Step> steps, const std::vector<Step>& passes);
+
+  const Option& option_;
+  const Lowering& lowering_;
+  Variant own_;
+  std::vector<Change> changes_;
+};
 
 /// A step of all ranks under a change. `known`, where given, is the program of every rank.
-std::optional<double> step_of(const Option& option, const Lowering& lowering,
-                              const Variant& variant, const std::shared_ptr<const Program>& known) {
+std::optional<double> Changes::step_of(const Variant& variant,
+                                       const std::shared_ptr<const Program>& known) const {
   Option changed;
-  changed.spec = option.spec;
-  changed.parallel = option.parallel;
-  const std::int64_t gpus = option.spec->cluster.count;
-  TrainingJob job = variant.job;
-  job.record_computes = true;
-  const std::vector<RankGroup> groups = rank_groups(at_rank(job, 0), option.parallel, gpus);
-  const auto job_of = [&](int rank) { return at_rank(job, rank); };
+  changed.spec = option_.spec;
+  changed.parallel = option_.parallel;
+  Variant timed = variant;
+  timed.whole.record_computes = true;
+  const std::vector<RankGroup> groups =
+      rank_groups(timed.whole, option_.parallel, option_.spec->cluster.count);
+  const auto job_of = [&](int rank) { return of_rank(timed, rank); };
   const std::vector<LoweredGroup> lowered = known
                                                 ? std::vector<LoweredGroup>{{groups.front(), known}}
-                                                : lower_groups(lowering, groups, job_of);
+                                                : lower_groups(lowering_, groups, job_of);
   for (const auto& [group, program] : lowered) {
     Gpu gpu;
     gpu.program = program;
     for (const int rank : group.ranks) {
       gpu.index = rank;
-      gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
+      gpu.rank = option_.parallel == spec::Parallel::independent ? 0 : rank;
       changed.gpus.push_back(gpu);
     }
   }
@@ -136,19 +161,41 @@ std::optional<double> step_of(const Option& option, const Lowering& lowering,
   return timing->step_seconds;
 }
 
-/// The same with its step where it runs.
-Change simulate_change(const Option& option, const Lowering& lowering, std::string words,
-                       const Variant& variant, bool same_program = false) {
-  TrainingJob job = variant.job;
+bool Changes::fits(const std::vector<Step>& steps) const {
+  const Variant variant = with(steps);
+  const Program program = lowering_.lower(in_short(of_rank(variant, option_.worst_gpu().rank)));
+  return judged(variant, program, Find::verdict).verdict == Verdict::fits;
+}
+
+bool Changes::fits(std::int64_t micro_batch) const {
+  Step step;
+  step.apply = [micro_batch](Variant& v) {
+    v.whole.micro_batch = micro_batch;
+    v.whole.accumulation = 1;
+  };
+  return fits(std::vector<Step>{step});
+}
+
+const Change& Changes::simulate(const std::vector<Step>& steps) {
+  const Variant variant = with(steps);
+  TrainingJob job = of_rank(variant, option_.worst_gpu().rank);
   // One card's program gives its step, too, where it is whole.
-  const bool whole = option.gpus.size() == 1 && job.accumulation <= few_passes;
+  const bool whole = option_.gpus.size() == 1 && job.accumulation <= few_passes;
   job.record_computes = whole;
-  const auto own = changed_program(lowering, std::move(job), same_program);
-  Change change = judge_change(option, std::move(words), variant, own);
-  if (change.verdict != Verdict::does_not_fit) {
-    change.step_seconds = step_of(option, lowering, variant, whole ? own : nullptr);
+  const bool same = steps.size() == 1 && steps.front().same_program;
+  std::shared_ptr<const Program> own;
+  if (!same || job.accumulation > few_passes) {
+    own = std::make_shared<const Program>(lowering_.lower(in_short(std::move(job))));
   }
-  return change;
+  const Judgement judgement = judged(variant, own ? *own : *option_.worst_gpu().program, Find::all);
+  std::vector<std::string> words;
+  for (const Step& step : steps) words.push_back(step.words);
+  Change change{join(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
+  if (change.verdict != Verdict::does_not_fit) {
+    change.step_seconds = step_of(variant, whole ? own : nullptr);
+  }
+  changes_.push_back(std::move(change));
+  return changes_.back();
 }
 
 /// The peak of a job's live bytes; nothing where no card can hold it.
@@ -234,64 +281,65 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
   return others;
 }
 
-/// Where all that costs only time has been tried, other numbers are left: alone, then beside `all`
-/// changes, which are called `words`.
-void add_other_precision(const Option& option, const Lowering& lowering, Variant all,
-                         std::vector<std::string> words, std::vector<Change>& changes) {
-  const TrainingJob& job = option.job.job;
-  const bool own = !job.fsdp2 && !job.fsdp1 && !job.deepspeed && !job.megatron && !job.titan;
-  if (!own || job.parameters != DType::f32 || job.autocast != DType::bf16) return;
-  const bool one_fits = std::any_of(changes.begin(), changes.end(), [](const Change& change) {
-    return change.verdict == Verdict::fits;
-  });
-  if (!option.search && one_fits) return;
-  Variant variant{job, option.job.allocator};
-  set_precision(spec::Precision::bf16, variant.job);
-  changes.push_back(simulate_change(option, lowering,
-                                    "precision bf16, parameters and states in 16 bits", variant));
-  if (option.search || changes.back().verdict == Verdict::fits || words.empty()) return;
-  set_precision(spec::Precision::bf16, all.job);
-  words.emplace_back("precision bf16");
-  changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
+/// Those of `steps` of which none can be left out, the dearest left out first, where they fit
+/// together; else all of them. `passes`: what smaller ones were tried, the largest first.
+void Changes::combine(std::vector<Step> steps, const std::vector<Step>& passes) {
+  if (steps.size() > 1 && fits(steps)) {
+    for (std::size_t i = steps.size(); i-- > 0;) {
+      std::vector<Step> fewer = steps;
+      fewer.erase(fewer.begin() + static_cast<std::ptrdiff_t>(i));
+      if (fits(fewer)) steps = std::move(fewer);
+    }
+    const auto smaller =
+        std::find_if(steps.begin(), steps.end(), [](const Step& step) { return step.smaller; });
+    for (std::size_t i = 0; smaller != steps.end() && i + 1 < passes.size(); ++i) {
+      const Step smallest = std::exchange(*smaller, passes[i]);
+      if (fits(steps)) break;
+      *smaller = smallest;
+    }
+  }
+  simulate(steps);
 }
 
-void add_changes(const Option& option, const Lowering& lowering, std::vector<Change>& changes) {
-  const std::vector<Step> steps = single_steps(option);
-  bool one_fits = false;
-  Variant all{option.job.job, option.job.allocator};
-  std::vector<std::string> words;
+std::vector<Change> Changes::find() {
+  std::vector<Step> all, passes;  // of smaller passes the smallest is in `all`
+  const auto any_fits = [&] {
+    return std::any_of(changes_.begin(), changes_.end(),
+                       [](const Change& change) { return change.verdict == Verdict::fits; });
+  };
   bool small_enough = false;  // a smaller micro-batch than one that fits is no news
   // Parameters and states alone are too much: no change of the passes helps, so one line says it.
-  const bool hopeless = kept_between_steps(option) > option.worst_gpu().judgement.budget;
-  for (const Step& step : steps) {
-    const bool smaller = step.words.starts_with("micro-batch");
-    if (smaller && small_enough) continue;
+  const bool hopeless = kept_between_steps(option_) > option_.worst_gpu().judgement.budget;
+  for (const Step& step : single_steps(option_)) {
+    if (step.smaller && small_enough) continue;
     if (!hopeless) {
-      Variant variant{option.job.job, option.job.allocator};
-      step.apply(variant);
-      changes.push_back(simulate_change(option, lowering, step.words, variant, step.same_program));
-      const bool fits = changes.back().verdict == Verdict::fits;
-      one_fits = one_fits || fits;
-      small_enough = small_enough || (smaller && fits);
+      const bool fits = simulate({step}).verdict == Verdict::fits;
+      small_enough = small_enough || (step.smaller && fits);
     }
-    step.apply(all);
-    const bool replaces = smaller && !words.empty() && words.back().starts_with("micro-batch");
-    if (replaces) words.pop_back();
-    words.push_back(step.words);
+    if (step.smaller) passes.push_back(step);
+    if (step.smaller && !all.empty() && all.back().smaller) all.pop_back();
+    all.push_back(step);
   }
-  if (!one_fits && words.size() > (hopeless ? 0 : 1)) {
-    changes.push_back(simulate_change(option, lowering, join(words, ", "), all));
-  }
-  add_other_precision(option, lowering, std::move(all), std::move(words), changes);
+  if (!any_fits() && all.size() > (hopeless ? 0 : 1)) combine(all, passes);
+  // Where all that costs only time has been tried, other numbers are left.
+  const auto precision = other_precision(option_);
+  if (!precision || any_fits()) return changes_;
+  const bool enough = simulate({*precision}).verdict == Verdict::fits;
+  if (enough || all.empty()) return changes_;
+  all.push_back(*precision);
+  combine(std::move(all), passes);
+  return changes_;
 }
 
 }  // namespace
 
 std::vector<Change> find_changes(const Option& option, const Lowering& lowering) {
+  Changes search(option, lowering);
   std::vector<Change> changes;
   try {
-    add_changes(option, lowering, changes);
+    changes = search.find();
   } catch (const Stopped&) {  // those that are known
+    changes = search.known();
   }
   const std::int64_t needed = option.worst_gpu().judgement.needed;
   std::erase_if(changes, [&](const Change& change) {  // no help: it needs no less
@@ -302,13 +350,8 @@ std::vector<Change> find_changes(const Option& option, const Lowering& lowering)
 
 std::int64_t find_largest_micro_batch(const Option& option, const Lowering& lowering) {
   constexpr std::int64_t most = 1 << 20;
-  Variant variant{option.job.job, option.job.allocator};
-  variant.job.accumulation = 1;
-  return largest(most, [&](std::int64_t micro) {
-    variant.job.micro_batch = micro;
-    const auto own = changed_program(lowering, variant.job, false);
-    return judge_change(option, "", variant, own, Find::verdict).verdict == Verdict::fits;
-  });
+  const Changes changes(option, lowering);
+  return largest(most, [&](std::int64_t micro) { return changes.fits(micro); });
 }
 
 std::vector<AssumptionEffect> find_effects(const Option& option, const Lowering& lowering) {

@@ -4,10 +4,12 @@
 #include <functional>
 #include <iterator>
 #include <limits>
+#include <tuple>
 
 #include "base/format.h"
 #include "search/batch.h"
 #include "search/joint.h"
+#include "search/more_gpus.h"
 #include "search/sharing.h"
 #include "search/ways.h"
 
@@ -95,6 +97,19 @@ Alternative does_not_run(const OptionSpec& option, const Way& way, const InputEr
   return out;
 }
 
+/// Where none runs, the one that lacks least, of the job's own framework where there is such.
+std::size_t closest(std::vector<Option>& tried, std::size_t best) {
+  const auto rank = [](const Option& option) {
+    return std::tuple(option.parallel == Parallel::independent, option.foreign(),
+                      -option.worst_gpu().judgement.headroom());
+  };
+  for (Option& option : tried) measure(option, *option.lowering);
+  for (std::size_t i = 0; i < tried.size(); ++i) {
+    if (rank(tried[i]) < rank(tried[best])) best = i;
+  }
+  return best;
+}
+
 /// The best of the ways that are possible, the others beside it. Throws InputError where none runs.
 Option choose(Ready ready, bool all_needs) {
   std::vector<Option> tried;
@@ -135,6 +150,8 @@ Option choose(Ready ready, bool all_needs) {
       best = i;
     }
   }
+  const bool none = tried[best].verdict == Verdict::does_not_fit;
+  if (none && !stopped && tried.size() > 1) best = closest(tried, best);
   Option chosen = std::move(tried[best]);
   if (stopped) {
     chosen.whole.stop = chosen.job.job.stop = nullptr;
@@ -194,37 +211,6 @@ Option search_jointly(Ready ready, JointSearch& search) {
   for (Alternative& cannot : ready.impossible) chosen.others.push_back(std::move(cannot));
   if (chosen.verdict == Verdict::does_not_fit) chosen.timing.reset();
   return chosen;
-}
-
-/// What twice the GPUs would make of a searched job that does not fit.
-void add_more_gpus(const OptionSpec& option, Lowerings& lowerings, JointSearch& search,
-                   std::vector<Change>& changes) {
-  OptionSpec more = option;
-  more.cluster.count *= 2;
-  more.job.parallel = {Parallel::automatic, option.job.parallel.where, ""};
-  more.job.degrees = {};
-  if (more.cluster.count > spec::most_gpus) return;
-  Diagnostics ignored;
-  Ready ready = prepare(more, lowerings, ignored);
-  if (ready.possible.empty()) return;
-  const Option found = search.run(more, std::move(ready.possible));
-  const Configuration c{
-      found.parallel,
-      found.split,
-      found.job.batch.micro,
-      found.job.batch.accumulation,
-      found.spec->job.recompute.value,
-      found.job.job.megatron ? found.job.job.megatron->stage_layers : std::vector<std::int64_t>()};
-  Change change;
-  change.words = "on " + std::to_string(more.cluster.count) + "x" + more.cluster.device.name +
-                 ": " + c.words();
-  change.verdict = found.verdict;
-  change.needed = found.worst_gpu().judgement.needed;
-  change.headroom = found.worst_gpu().judgement.headroom();
-  if (found.timing && found.verdict != Verdict::does_not_fit) {
-    change.step_seconds = found.timing->step_seconds;
-  }
-  changes.push_back(std::move(change));
 }
 
 /// Samples of a step are what the person wants trained, not the search's to choose: the shortest
@@ -356,12 +342,10 @@ void warn_of_unread(Option& option) {
 /// What follows a search: changes that would make the job fit, fixes, weights of assumptions, all
 /// within its part of the budget.
 void add_what_else(Option& option, const PlanSettings& settings, bool effects,
-                   const StopCheck* stop, const std::function<void()>& more_gpus) {
+                   const StopCheck* stop) {
   option.job.job.stop = option.whole.stop = stop;
   if (settings.changes && option.verdict != Verdict::fits) {
     option.changes = find_changes(option, *option.lowering);
-    const bool none = option.search && option.verdict == Verdict::does_not_fit;
-    if (none && (!stop || stop->why() == StopCheck::Why::no)) more_gpus();
   }
   if (settings.changes) find_fixes(option);
   if (effects) {
@@ -426,8 +410,8 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       add_what_else(option, settings, settings.effects && plan.options.empty(),
                     joint             ? &search.stop()
                     : settings.search ? &plain
-                                      : nullptr,
-                    [&] { add_more_gpus(spec, lowerings, search, option.changes); });
+                                      : nullptr);
+
       if (asks_for(*plan.spec, spec::Hypothesis::larger_batch)) {
         option.largest_micro_batch = find_largest_micro_batch(option, *option.lowering);
       }
@@ -448,6 +432,19 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
   if (plan.options.empty()) return plan;
+  const bool none = std::all_of(plan.options.begin(), plan.options.end(), [](const Option& option) {
+    return option.verdict == Verdict::does_not_fit;
+  });
+  if (settings.changes && none) {  // else an option is the answer
+    const StopCheck stop(controls.budget_seconds ? begun + *controls.budget_seconds
+                                                 : std::numeric_limits<double>::infinity(),
+                         controls.stop);
+    for (Option& option : plan.options) {
+      if (auto change = find_more_gpus(option, lowerings, stop)) {
+        option.changes.push_back(*std::move(change));
+      }
+    }
+  }
   plan.parameters = plan.options.front().parameters;
   compare(plan);
   return plan;

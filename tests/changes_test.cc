@@ -1,0 +1,162 @@
+// What would make a job fit that does not: single changes, combinations, other numbers, more GPUs.
+
+#include <doctest/doctest.h>
+#include <rapidjson/document.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cli/cli.h"
+#include "support.h"
+#include "text_test.h"
+
+using namespace shardfit;
+using rapidjson::Value;
+using test::run_command;
+
+namespace {
+
+const std::string root = SHARDFIT_SOURCE_DIR;
+
+/// A card of so many MiB.
+test::TemporaryFile card(std::int64_t mebibytes) {
+  return test::TemporaryFile(
+      "name: card\ngpu: card\nsource: made up\nconfidence: assumed\ncompute_capability: '9.0'\n"
+      "multiprocessors: {value: 132}\n"
+      "memory: {usable: {value: " +
+      std::to_string(mebibytes) +
+      " MiB}, bandwidth: {value: 2000 GB/s}}\n"
+      "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
+      "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
+}
+
+rapidjson::Document planned(const std::string& words) {
+  const auto done = run_command("shardfit plan " + words + " --json");
+  rapidjson::Document plan;
+  plan.Parse(done.out.c_str());
+  REQUIRE_MESSAGE(!plan.HasParseError(), words, done.err);
+  REQUIRE_MESSAGE(plan.HasMember("options"), words, done.err);
+  return plan;
+}
+
+/// "recompute full, micro-batch 1, accumulation 8" as options; passes go together.
+std::vector<std::string> options_of(const std::string& words) {
+  std::vector<std::string> options;
+  std::size_t at = 0;
+  while (at < words.size()) {
+    std::size_t end = std::min(words.find(", ", at), words.size());
+    std::string word = words.substr(at, std::min(words.find(" (", at), end) - at);
+    if (word.starts_with("accumulation")) {
+      options.back() += " --" + word;
+    } else {
+      options.push_back(" --" + word);
+    }
+    at = end + 2;
+  }
+  return options;
+}
+
+const Value* find(const Value& changes, const std::string& begin) {
+  for (const Value& change : changes.GetArray()) {
+    if (std::string(change["words"].GetString()).starts_with(begin)) return &change;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+TEST_CASE("of a combination of changes that fits none can be left out, and it fits as planned") {
+  int combinations = 0;
+  struct Job {
+    int mebibytes;
+    std::string words;
+  };
+  const std::string small = "model: " + root +
+                            "/tests/data/models/tiny-llama.json\njob: {framework: plain-pytorch, "
+                            "sequence: 512, micro-batch: 8}\noptions: [{on: card}]\n";
+  const std::string large =
+      "model: llama-3.2-1b\njob: {sequence: 1024, micro-batch: 4}\noptions: [{on: card}]\n";
+  for (const auto& [mebibytes, text] :
+       {Job{720, small}, {760, small}, {800, small}, {14'000, large}, {18'000, large}}) {
+    CAPTURE(mebibytes);
+    const auto file = card(mebibytes);
+    const test::TemporaryFile file_of_job(text);
+    const std::string job = file_of_job.path + " --device-profile " + file.path;
+    const auto plan = planned(job);
+    for (const Value& change : plan["options"][0]["changes"].GetArray()) {
+      const std::string words = change["words"].GetString();
+      const std::vector<std::string> options = options_of(words);
+      if (words.starts_with("on ") || change["verdict"] != "fits" || options.size() < 2) continue;
+      CAPTURE(words);
+      ++combinations;
+      for (std::size_t left_out = 0; left_out <= options.size(); ++left_out) {
+        std::string fewer = job;
+        for (std::size_t i = 0; i < options.size(); ++i) {
+          if (i != left_out) fewer += options[i];
+        }
+        const bool all = left_out == options.size();
+        const auto own = planned(fewer);
+        const Value& option = own["options"][0];
+        CHECK_MESSAGE((option["verdict"] == "fits") == all, fewer);
+        if (all) CHECK(option["gpus"][0]["needed_bytes"] == change["needed_bytes"]);
+      }
+    }
+  }
+  CHECK(combinations >= 2);
+}
+
+TEST_CASE("numbers of 16 bits are offered on several GPUs, and the fewest GPUs that fit") {
+  const auto plan = planned("--model llama-3.1-8b --on 2xl40s");
+  const Value& changes = plan["options"][0]["changes"];
+  const Value* precision = find(changes, "recompute full, precision bf16");
+  REQUIRE(precision);
+  CHECK((*precision)["verdict"] == "fits");
+  const auto told = planned("--model llama-3.1-8b --on 2xl40s --recompute full --precision bf16");
+  CHECK(told["options"][0]["gpus"][0]["needed_bytes"] == (*precision)["needed_bytes"]);
+  const Value* more = find(changes, "on 4xl40s: fsdp2, micro-batch 1, accumulation 1, recompute");
+  REQUIRE(more);
+  const auto four = planned("--model llama-3.1-8b --on 4xl40s --recompute full");
+  CHECK(four["options"][0]["gpus"][0]["needed_bytes"] == (*more)["needed_bytes"]);
+  CHECK(four["options"][0]["step_seconds"] == (*more)["step_seconds"]);
+}
+
+TEST_CASE("GPUs are doubled until the job fits, with recompute where it takes that") {
+  const auto plan = planned("--model llama-3-70b --on h200");
+  const Value& changes = plan["options"][0]["changes"];
+  const Value* more =
+      find(changes, "on 16xh200: fsdp2, micro-batch 1, accumulation 1, recompute f");
+  REQUIRE(more);
+  CHECK((*more)["verdict"] == "fits");
+  const auto sixteen = planned("--model llama-3-70b --on 16xh200 --recompute full");
+  CHECK(sixteen["options"][0]["verdict"] == "fits");
+  // Where another option of the plan runs it, that is the answer.
+  const auto both = planned("--model llama-3.1-8b --on l40s --on 8xl40s --recompute full");
+  CHECK(find(both["options"][0]["changes"], "on ") == nullptr);
+}
+
+TEST_CASE("where no way fits the headline is of the one that lacks least") {
+  const auto file = card(700);
+  const test::TemporaryFile model(
+      R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
+          "vocab_size": 32000, "tie_word_embeddings": false, "max_position_embeddings": 4096})");
+  const auto plan = planned("--model " + model.path +
+                            " --framework megatron --sequence 2048 --micro-batch 4 --on 4xcard "
+                            "--device-profile " +
+                            file.path);
+  const Value& option = plan["options"][0];
+  REQUIRE(option["verdict"] == "does not fit");
+  std::int64_t least = 0;
+  for (const Value& gpu : option["gpus"].GetArray()) {
+    least = std::min(least, gpu["headroom_bytes"].GetInt64());
+  }
+  CHECK(least < 0);
+  int others = 0;
+  for (const Value& other : option["alternatives"].GetArray()) {
+    if (!other.HasMember("headroom_bytes") || other["parallel"] == "independent") continue;
+    ++others;
+    CHECK(other["headroom_bytes"].GetInt64() <= least);
+  }
+  CHECK(others >= 2);
+}
