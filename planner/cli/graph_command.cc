@@ -383,7 +383,8 @@ int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&)
     return 0;
   }
   const program::TrainingJob job = job_of(options, lowering);
-  const ModelGraph graph = lowering.graph(job);
+  const ModelGraph graph = lowering.graph(
+      job, options.json || options.dot ? graph::Detail::operators : graph::Detail::layers);
   if (options.dot) print_dot(graph, *options.dot, out);
   if (options.json) {
     GraphWriter(out).write(graph, lowering, job);

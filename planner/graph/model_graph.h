@@ -78,6 +78,12 @@ struct ModelGraph {
   }
 };
 
+/// How much of a graph is wanted.
+enum class Detail : std::uint8_t {
+  layers,     // layers and their sum
+  operators,  // all of it
+};
+
 /// Equal neighbours among the layers, in numbers and in the list they stand in.
 struct LayerGroup {
   std::size_t first = 0;

@@ -59,6 +59,20 @@ bool empty(const Layer& layer) {
 
 }  // namespace
 
+void drop_empty_layers(ModelGraph& graph) {
+  std::vector<Layer> layers;
+  layers.reserve(graph.layers.size());
+  std::vector<std::uint32_t> moved(graph.layers.size(), 0);
+  for (std::size_t i = 0; i < graph.layers.size(); ++i) {
+    if (empty(graph.layers[i])) continue;
+    moved[i] = static_cast<std::uint32_t>(layers.size());
+    layers.push_back(std::move(graph.layers[i]));
+  }
+  for (Operator& op : graph.operators) op.layer = moved[op.layer];
+  graph.layers = std::move(layers);
+  for (const Layer& layer : graph.layers) add(graph.total, layer);
+}
+
 std::uint32_t Trace::new_number(const Tensor& tensor, std::int32_t producer) {
   const auto number = static_cast<std::uint32_t>(graph_.tensors.size());
   TensorEdge& edge = graph_.tensors.emplace_back();
@@ -240,17 +254,7 @@ ModelGraph Trace::finish(const std::vector<model::Parameter>& parameters) {
     part.backward = op.backward;
     add(graph_.layers[op.layer], part);
   }
-  std::vector<Layer> layers;
-  layers.reserve(graph_.layers.size());
-  std::vector<std::uint32_t> moved(graph_.layers.size(), 0);
-  for (std::size_t i = 0; i < graph_.layers.size(); ++i) {
-    if (empty(graph_.layers[i])) continue;
-    moved[i] = static_cast<std::uint32_t>(layers.size());
-    layers.push_back(std::move(graph_.layers[i]));
-  }
-  for (Operator& op : graph_.operators) op.layer = moved[op.layer];
-  graph_.layers = std::move(layers);
-  for (const Layer& layer : graph_.layers) add(graph_.total, layer);
+  drop_empty_layers(graph_);
   return std::move(graph_);
 }
 

@@ -11,6 +11,9 @@
 
 namespace shardfit::graph {
 
+/// Takes out layers that have nothing, and adds up the rest.
+void drop_empty_layers(ModelGraph& graph);
+
 class Trace : public tensor::OperatorRecorder {
  public:
   explicit Trace(const tensor::Runtime& runtime) : runtime_(runtime) {}

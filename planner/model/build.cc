@@ -109,7 +109,7 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
   for (std::size_t i = 0; i < s.children.size(); ++i) {
     if (!built_first(i)) make(i);
   }
-  if (s.wiring) make_wired(module);
+  if (s.wiring && !networks) make_wired(module);
   if (!type.construct.empty()) run_construct(module);
   if (built) built(module);
   return &module;

@@ -320,6 +320,7 @@ Value Machine::plain_forward(const Module& module, const Value* arguments, std::
   const CompiledClass& type = *module.type;
   const Nested nested(*this, type, module.path);
   const tensor::Scoped<std::uint32_t> label(runtime.label.module, module.label);
+  if (type.spec->wiring && networks) return networks->run(module, arguments, count);
   Frame own(stack_, static_cast<std::size_t>(type.slots));
   for (std::size_t i = 0; i < count && i < type.input_defaults.size(); ++i) own[i] = arguments[i];
   fill_defaults(type, own.data(), &module);

@@ -63,6 +63,13 @@ struct UnitCalls {
                      const std::function<Value()>& run) = 0;
 };
 
+/// Runs networks of numbers (spec::Wiring) in the machine's place; their modules are not built
+/// then.
+struct NetworkRunner {
+  virtual ~NetworkRunner() = default;
+  virtual Value run(const Module& network, const Value* inputs, std::size_t count) = 0;
+};
+
 /// Names and arguments of running calls: a stack in pieces that never move.
 class ValueStack {
  public:
@@ -125,6 +132,10 @@ class Machine {
     return forward(module, arguments.data(), arguments.size());
   }
   Value evaluate(const Code& code, const Module* self, Value* locals);
+  /// What a constructor call hands over.
+  ValueList takes_of(const Code& maker, const Module& parent) {
+    return arguments_of(maker, 0, maker.callee->spec->takes.size(), &parent, nullptr);
+  }
   /// Runs statements; true when one returned (then `result` is set).
   bool run(const std::vector<Step>& steps, const Module* self, Value* locals, Value& result);
 
@@ -139,6 +150,7 @@ class Machine {
   std::function<bool(const Value& what, const std::function<void()>& body)> within;
   Host* host = nullptr;
   UnitCalls* units = nullptr;
+  NetworkRunner* networks = nullptr;
   std::function<void(Module&)> built;  // sees every module as soon as it is made
   ModuleHooks* hooks = nullptr;        // of modules that are `hooked`
   /// Where a hooked module is recomputed: the hooks run once around both (the unit was wrapped in a

@@ -13,7 +13,7 @@ void Machine::make_wired(Module& module) {
   const auto make = [&](std::uint32_t number, const std::string& path) {
     const CompiledClass& type = *makers[number].callee;
     if (!takes[number]) {
-      takes[number] = arguments_of(makers[number], 0, type.spec->takes.size(), &module, nullptr);
+      takes[number] = takes_of(makers[number], module);
     }
     return Value::of_module(build(type, *takes[number], path));
   };

@@ -4,6 +4,7 @@
 #include <stdexcept>
 
 #include "base/units.h"
+#include "graph/network_graph.h"
 #include "graph/trace.h"
 #include "model/blame.h"
 #include "model/dimensions.h"
@@ -357,19 +358,6 @@ Program Lowering::lower(const TrainingJob& job) const {
   }
 }
 
-graph::ModelGraph Lowering::graph(const TrainingJob& job) const {
-  TrainingJob one = job;
-  one.steps = 1;
-  one.accumulation = 1;
-  one.recompute = Recompute::none;
-  one.ddp.reset();
-  one.fsdp2.reset();
-  one.fsdp1.reset();
-  graph::ModelGraph graph;
-  run(one, &graph);
-  return graph;
-}
-
 std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
   Globals globals;
   model::set_dimensions(*family_, model_, globals);
@@ -384,7 +372,8 @@ std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
   return check_titan(*job.titan, job.accumulation, number("num_hidden_layers"), split);
 }
 
-Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const {
+Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
+                      std::optional<graph::Detail> parts) const {
   if (asked.titan && family_->framework != "torchtitan") {
     throw InputError(model_.where,
                      "torchtitan's form of model type " + model_.model_type + " is not modelled");
@@ -416,6 +405,8 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     }
     std::shared_ptr<ShardedParameters> shards;
     if (job.deepspeed) shards = deepspeed_zero_init(*job.deepspeed, machine);
+    std::optional<graph::NetworkGraph> network;
+    if (parts) network.emplace(machine, *parts);
     const model::CompiledClass& model_class = class_of(library, head_of(job, *family_).second);
     const std::vector<const Module*> roots =
         job.titan && job.titan->pipeline > 1
@@ -458,6 +449,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     ValueList locals(static_cast<std::size_t>(loop.slots));
     graph::Trace trace(runtime);
     if (graph) runtime.recorder = &trace;
+    if (network) runtime.recorder = &*network;
     // DistributedDataParallel rebuilds its buckets in the second step, those of a static graph in
     // the third. FSDP1 settles its order of gathers over several.
     int first_alike = job.fsdp1 ? 4 : job.fsdp2 ? 3 : 2;
@@ -484,7 +476,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph) const 
     runtime.recorder = nullptr;
     if (copier) copier->finish();
     if (job.metric_batches > 0) run_metric(library, job.program, machine);
-    if (graph) *graph = trace.finish(machine.parameters(*root));
+    if (graph) *graph = network ? network->finish() : trace.finish(machine.parameters(*root));
     return std::move(runtime.program);
   } catch (const model::ModelError& error) {
     rethrow(error, *family_, model_);

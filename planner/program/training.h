@@ -106,7 +106,9 @@ struct TrainingJob {
   /// After the steps an evaluation of so many batches, whose logits a metric keeps; 0: none.
   std::int64_t metric_batches = 0;
   bool record_computes = false;
-  bool copy_blocks = true;   // of equal blocks in a row a few are run; false: every block is
+  /// Of equal blocks in a row a few are run, and of equal operators of a person's graph, where its
+  /// graph is asked for, one; false: all are.
+  bool copy_blocks = true;
   bool repeat_steps = true;  // a step like the one before is copied; false: every step is run
   EqualPasses equal_passes = EqualPasses::copy;  // but in torchtitan's pipelines
   const StopCheck* stop = nullptr;               // asked before every pass; lower() throws Stopped
@@ -127,8 +129,10 @@ class Lowering {
   /// Degrees of the job that the model does not take, each with the nearest that it does; `lower`
   /// throws them as faults of the model's file.
   std::vector<DegreeFault> check(const TrainingJob& job) const;
-  /// The model's graph as the first micro-batch of the job runs it, without recompute.
-  graph::ModelGraph graph(const TrainingJob& job) const;
+  /// The model's graph as the first micro-batch of the job runs it, without recompute. Asked for
+  /// layers, a person's graph may be without its operators.
+  graph::ModelGraph graph(const TrainingJob& job,
+                          graph::Detail detail = graph::Detail::operators) const;
 
   /// Parameters by path, with shapes, without a job; then the buffers that published counts
   /// include.
@@ -164,7 +168,10 @@ class Lowering {
   const spec::FamilySpec& family() const { return *family_; }
 
  private:
-  Program run(const TrainingJob& job, graph::ModelGraph* graph) const;
+  /// With `parts` the graph of a person's own network is put together from its operators;
+  /// NotInParts is thrown where that cannot be done.
+  Program run(const TrainingJob& job, graph::ModelGraph* graph,
+              std::optional<graph::Detail> parts = {}) const;
 
   spec::ModelSpec model_;
   std::shared_ptr<const spec::FamilySpec> family_;

@@ -36,8 +36,11 @@ double best_ms(const std::function<void()>& body) {
   return best;
 }
 
-std::string with_head(const std::string& operators, const std::string& last) {
-  return "graph: bench\ninputs:\n  x: {shape: [batch, 64]}\n  y: {shape: [batch], dtype: int64}\n"
+std::string with_head(const std::string& operators, const std::string& last,
+                      const std::string& places = "") {
+  return "graph: bench\ninputs:\n  x: {shape: [batch, " + places + "64]}\n  y: {shape: [batch" +
+         (places.empty() ? "" : ", 16") +
+         "], dtype: int64}\n"
          "operators:\n  first: {kind: linear, from: x, outputs: 64}\n" +
          operators + "  logits: {kind: linear, from: " + last +
          ", outputs: 10}\n  loss: {kind: cross_entropy, from: [logits, y]}\nloss: loss\n";
@@ -92,6 +95,25 @@ std::string blocks(int count) {
   return with_head(operators, last);
 }
 
+/// Blocks of a transformer: attention, two norms, two linear layers and two skips around them.
+std::string transformer(int count) {
+  std::string operators, last = "first";
+  for (int i = 0; i < count / 9; ++i) {
+    const std::string b = "b" + std::to_string(i);
+    operators += "  " + b + "_norm: {kind: layer_norm, from: " + last + "}\n  " + b +
+                 "_attend: {kind: attention, from: " + b + "_norm, heads: 4}\n  " + b +
+                 "_sum: {kind: add, from: [" + last + ", " + b + "_attend]}\n  " + b +
+                 "_rms: {kind: rms_norm, from: " + b + "_sum}\n  " + b +
+                 "_up: {kind: linear, from: " + b + "_rms, outputs: 4 * 64}\n  " + b +
+                 "_act: {kind: gelu, from: " + b + "_up}\n  " + b +
+                 "_down: {kind: linear, from: " + b + "_act, outputs: 64}\n  " + b +
+                 "_drop: {kind: dropout, from: " + b + "_down, rate: 0.1}\n  " + b +
+                 "_end: {kind: add, from: [" + b + "_sum, " + b + "_drop]}\n";
+    last = b + "_end";
+  }
+  return with_head(operators, last, "16, ");
+}
+
 void measure(const char* name, const std::string& text) {
   const test::TemporaryFile file(text);
   const SourcePtr source = spec::read_source(file.path);
@@ -122,4 +144,5 @@ int main(int argc, char** argv) {
   measure("chain", chain(operators));
   measure("branches", branches(operators));
   measure("blocks", blocks(operators));
+  measure("attention", transformer(operators));
 }
