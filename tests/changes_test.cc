@@ -8,6 +8,10 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "search/least_kept.h"
+#include "search/sharing.h"
+#include "search/ways.h"
+#include "spec/data_directory.h"
 #include "support.h"
 #include "text_test.h"
 
@@ -18,6 +22,11 @@ using test::run_command;
 namespace {
 
 const std::string root = SHARDFIT_SOURCE_DIR;
+
+constexpr const char* four_layers =
+    R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
+        "vocab_size": 32000, "tie_word_embeddings": false, "max_position_embeddings": 4096})";
 
 /// A card of so many MiB.
 test::TemporaryFile card(std::int64_t mebibytes) {
@@ -137,10 +146,7 @@ TEST_CASE("GPUs are doubled until the job fits, with recompute where it takes th
 
 TEST_CASE("where no way fits the headline is of the one that lacks least") {
   const auto file = card(700);
-  const test::TemporaryFile model(
-      R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
-          "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
-          "vocab_size": 32000, "tie_word_embeddings": false, "max_position_embeddings": 4096})");
+  const test::TemporaryFile model(four_layers);
   const auto plan = planned("--model " + model.path +
                             " --framework megatron --sequence 2048 --micro-batch 4 --on 4xcard "
                             "--device-profile " +
@@ -159,4 +165,75 @@ TEST_CASE("where no way fits the headline is of the one that lacks least") {
     CHECK(other["headroom_bytes"].GetInt64() <= least);
   }
   CHECK(others >= 2);
+}
+
+TEST_CASE("a step of many passes is as long as all of them, and holds what they hold") {
+  const test::TemporaryFile model(four_layers);
+  const std::string job = "--model " + model.path + " --sequence 256 --on 2xh200 --parallel ";
+  for (const std::string way :
+       {"ddp", "fsdp2", "tensor", "pipeline", "pipeline --schedule interleaved-1f1b"}) {
+    CAPTURE(way);
+    struct Step {
+      double seconds;
+      std::int64_t bytes;
+    };
+    const auto with = [&](int passes) {
+      const auto plan = planned(job + way + " --accumulation " + std::to_string(passes));
+      return Step{plan["options"][0]["step_seconds"].GetDouble(),
+                  plan["options"][0]["gpus"][0]["allocated_bytes"].GetInt64()};
+    };
+    const int unit = way.ends_with("1f1b") ? 2 : 1;
+    const Step shorter = with(128 - unit), all = with(128), more = with(1024);
+    const double pass = (all.seconds - shorter.seconds) / unit;
+    CHECK(pass > 0);
+    CHECK(more.seconds == doctest::Approx(all.seconds + (1024 - 128) * pass).epsilon(1e-3));
+    const std::int64_t expected = all.bytes + (1024 - 128) / unit * (all.bytes - shorter.bytes);
+    if (way == "ddp" || way == "fsdp2") {  // each pass has its batch
+      CHECK(more.bytes == expected);
+      CHECK(more.bytes > all.bytes);
+    } else {  // and there a number beside its loss
+      CHECK(static_cast<double>(more.bytes) ==
+            doctest::Approx(static_cast<double>(expected)).epsilon(2e-3));
+    }
+  }
+}
+
+TEST_CASE("what is counted of a way is no more than its program holds") {
+  int tried = 0;
+  for (const std::string framework :
+       {"plain-pytorch", "hf-trainer", "deepspeed", "torchtitan", "megatron"}) {
+    for (const std::string precision : {"bf16-mixed", "bf16", "fp32"}) {
+      for (const std::string more : {"", " --task lora", " --optimizer sgd"}) {
+        CAPTURE(framework + " " + precision + more);
+        spec::DeviceCatalog devices(spec::data_directory() + "/devices");
+        Diagnostics faults;
+        const std::string key = more.empty() ? ""
+                                : more.find("lora") != std::string::npos
+                                    ? ", task: lora, lora-targets: all-linear"
+                                    : ", optimizer: sgd";
+        const spec::Node node = test::parse_node(
+            "{model: " + root + "/tests/data/models/tiny-llama.json, sequence: 64, framework: " +
+            framework + ", precision: " + precision + key + ", on: [4xh200]}");
+        const spec::PlanSpec plan = spec::read_plan({}, node, devices, faults);
+        search::Lowerings lowerings;
+        search::Ready ready = search::prepare(plan.options.front(), lowerings, faults);
+        const auto parameters = lowerings.find(plan.options.front()).parameter_count();
+        for (const search::Way& way : ready.possible) {
+          const search::Option option =
+              search::try_option(plan.options.front(), way.parallel, way.job, *way.lowering);
+          std::int64_t most = 0;
+          for (const search::Gpu& gpu : option.gpus) {
+            most = std::max(most, gpu.judgement.unlimited.allocated_peak);
+          }
+          const std::int64_t least =
+              search::kept_at_least(way.job, way.parallel, option.split, 4, parameters);
+          CAPTURE(search::name_of(way.parallel, option.split));
+          CHECK(least > 0);
+          CHECK(least <= most);
+          ++tried;
+        }
+      }
+    }
+  }
+  CHECK(tried > 40);
 }

@@ -67,8 +67,11 @@ std::string timeline_picture(const search::Option& option, const TableStyle& sty
     row.resize(static_cast<std::size_t>(columns), 0.0);
     add(row, event.start, event.end, column);
   }
-  std::string out = "\n  the steady step of " + format_seconds(Seconds{result.step_seconds}) +
-                    (alike ? " of every rank" : "") + ", by stream (shade: busy time)\n";
+  const bool short_of = option.timing && result.step_seconds < option.timing->step_seconds / 2;
+  std::string out = "\n  the " +
+                    std::string(short_of ? "passes that are run of a step, " : "steady step of ") +
+                    format_seconds(Seconds{result.step_seconds}) + (alike ? " of every rank" : "") +
+                    ", by stream (shade: busy time)\n";
   for (const auto& [line, row] : rows) {
     const std::string& name = names[line];
     out += "  " + name + std::string(width - name.size(), ' ') + "|" +

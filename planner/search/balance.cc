@@ -7,6 +7,7 @@
 
 #include "base/format.h"
 #include "search/imbalance.h"
+#include "search/long_steps.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 #include "search/stage_cut.h"
@@ -25,6 +26,7 @@ constexpr double worth_a_change = 0.02;
 RankJob unshared(const Option& option) {
   RankJob job = option.job;
   job.job = option.whole;
+  job.job.accumulation = job.batch.accumulation;
   return job;
 }
 
@@ -103,12 +105,13 @@ std::optional<Candidate> other_schedule(const Option& option, bool time) {
 /// Half the samples a pass, twice the passes.
 std::optional<Candidate> smaller_passes(const Option& option) {
   const spec::Batch& batch = option.job.batch;
-  if (batch.micro % 2 != 0 || batch.accumulation * 2 > program::most_passes) return {};
+  if (batch.micro % 2 != 0) return {};
   RankJob changed = unshared(option);
   changed.batch.micro /= 2;
   changed.batch.accumulation *= 2;
   changed.job.micro_batch = changed.batch.micro;
   changed.job.accumulation = changed.batch.accumulation;
+  if (holds_all_passes(changed.job) && changed.job.accumulation > program::most_passes) return {};
   return simulate(option, option.parallel, std::move(changed),
                   "micro-batch " + std::to_string(batch.micro / 2) + ", accumulation " +
                       std::to_string(batch.accumulation * 2));

@@ -6,6 +6,7 @@
 
 #include "base/format.h"
 #include "search/largest.h"
+#include "search/long_steps.h"
 
 namespace shardfit::search {
 namespace {
@@ -58,6 +59,7 @@ class Search {
     job.micro_batch = micro_batch;
     job.equal_passes = program::EqualPasses::leave;
     if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
+    job = few_of(std::move(job));
     if (change) change(job);
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
     const bool own = !change && divisors_.empty();

@@ -10,6 +10,7 @@
 #include "run/machine.h"
 #include "run/memory_clock.h"
 #include "search/largest.h"
+#include "search/long_steps.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 #include "search/titan.h"
@@ -73,7 +74,7 @@ std::vector<Step> single_steps(const Option& option) {
   for (std::int64_t micro = half(rank.batch.micro); micro >= 1; micro = half(micro)) {
     if (rank.batch.micro % micro != 0) continue;
     const std::int64_t passes = rank.batch.accumulation * (rank.batch.micro / micro);
-    if (passes > program::most_passes) break;
+    if (passes > program::most_passes && holds_all_passes(rank.job)) break;
     add("micro-batch " + std::to_string(micro) + ", accumulation " + std::to_string(passes),
         [micro, passes](Variant& v) {
           v.whole.micro_batch = micro;
@@ -100,7 +101,9 @@ constexpr std::int64_t few_passes = 8;
 class Changes {
  public:
   Changes(const Option& option, const Lowering& lowering)
-      : option_(option), lowering_(lowering), own_{option.whole, option.job.allocator} {}
+      : option_(option), lowering_(lowering), own_{option.whole, option.job.allocator} {
+    own_.whole.accumulation = option.job.batch.accumulation;
+  }
 
   std::vector<Change> find();
   std::vector<Change>& known() { return changes_; }
@@ -113,14 +116,12 @@ class Changes {
     return variant;
   }
   TrainingJob of_rank(const Variant& variant, int rank) const {
-    return job_of_rank(variant.whole, option_.parallel, option_.spec->cluster.count, rank);
+    return job_of_rank(few_of(variant.whole), option_.parallel, option_.spec->cluster.count, rank);
   }
   Judgement judged(const Variant& variant, const Program& program, Find find) const {
     return judge(program, option_.worst_gpu().card, variant.allocator, option_.accuracy, find,
                  nullptr, variant.whole.stop);
   }
-  std::optional<double> step_of(const Variant& variant,
-                                const std::shared_ptr<const Program>& known) const;
   bool fits(const std::vector<Step>& steps) const;
   /// Its numbers join what is known.
   const Change& simulate(const std::vector<Step>& steps);
@@ -131,35 +132,6 @@ class Changes {
   Variant own_;
   std::vector<Change> changes_;
 };
-
-/// A step of all ranks under a change. `known`, where given, is the program of every rank.
-std::optional<double> Changes::step_of(const Variant& variant,
-                                       const std::shared_ptr<const Program>& known) const {
-  Option changed;
-  changed.spec = option_.spec;
-  changed.parallel = option_.parallel;
-  Variant timed = variant;
-  timed.whole.record_computes = true;
-  const std::vector<RankGroup> groups =
-      rank_groups(timed.whole, option_.parallel, option_.spec->cluster.count);
-  const auto job_of = [&](int rank) { return of_rank(timed, rank); };
-  const std::vector<LoweredGroup> lowered = known
-                                                ? std::vector<LoweredGroup>{{groups.front(), known}}
-                                                : lower_groups(lowering_, groups, job_of);
-  for (const auto& [group, program] : lowered) {
-    Gpu gpu;
-    gpu.program = program;
-    for (const int rank : group.ranks) {
-      gpu.index = rank;
-      gpu.rank = option_.parallel == spec::Parallel::independent ? 0 : rank;
-      changed.gpus.push_back(gpu);
-    }
-  }
-  std::string missing;
-  const auto timing = time_of(changed, missing);
-  if (!timing) return {};
-  return timing->step_seconds;
-}
 
 bool Changes::fits(const std::vector<Step>& steps) const {
   const Variant variant = with(steps);
@@ -192,7 +164,9 @@ const Change& Changes::simulate(const std::vector<Step>& steps) {
   for (const Step& step : steps) words.push_back(step.words);
   Change change{join(words), judgement.verdict, judgement.needed, judgement.headroom(), {}};
   if (change.verdict != Verdict::does_not_fit) {
-    change.step_seconds = step_of(variant, whole ? own : nullptr);
+    const auto timing = step_timing(*option_.spec, option_.parallel, variant.whole, lowering_,
+                                    whole ? own : nullptr);
+    if (timing) change.step_seconds = timing->step_seconds;
   }
   changes_.push_back(std::move(change));
   return changes_.back();

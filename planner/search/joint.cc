@@ -44,14 +44,8 @@ class Search {
   Point* find_all(Objective objective, bool may_split);
   /// As best(), with all passes and ranks: those of fewer may say a little less.
   Point* best_exactly(Objective objective, Best& out);
-  /// The point that needs least, whether it fits or not.
-  Point* least() {
-    Best ignored;
-    any_verdict_ = true;
-    Point* found = best(Objective::memory, ignored);
-    any_verdict_ = false;
-    return found;
-  }
+  /// Where nothing fits, what lacks least of the smallest passes with most recompute of each way.
+  Point* least();
   /// What was run because a search that was stopped needs an answer is its best so far.
   void take_answer(const Point& chosen) {
     for (Best& best : result_.best) {
@@ -89,9 +83,7 @@ class Search {
     if (objective != Objective::memory) return bound_of(point, objective);
     return static_cast<double>(point.found->needed);
   }
-  bool wanted(const Point& point) const {
-    return any_verdict_ || point.found->verdict == Verdict::fits;
-  }
+  static bool wanted(const Point& point) { return point.found->verdict == Verdict::fits; }
   bool must_stop() {
     if (stopped()) return true;
     const StopCheck::Why why = stop_.why();
@@ -120,8 +112,7 @@ class Search {
   const StopCheck& stop_;
   std::string name_;
   double begun_;
-  bool shared_ = false;  // some way shares the job
-  bool any_verdict_ = false;
+  bool shared_ = false;   // some way shares the job
   bool foreign_ = false;  // ways of another framework's program take part
   SearchResult result_;
 };
@@ -136,8 +127,8 @@ void Search::report(double value, double bound) {
 }
 
 void Search::look_at(Point& point, Objective objective, double bound, double value) {
-  if (point.least == 0) space_.bound_bytes(point);
-  if ((point.too_large && !any_verdict_) || bound_of(point, objective) > bound) return;
+  if (!point.bytes_bounded && !point.too_large) space_.bound_bytes(point);
+  if (point.too_large || bound_of(point, objective) > bound) return;
   Point* without = objective == Objective::memory ? nullptr : space_.without_recompute(point);
   if (without && !point.time_bounded) {
     if (!without->timing) space_.run(*without, false);
@@ -178,13 +169,17 @@ Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> o
       take(point);
       continue;
     }
+    if (point.too_large) {
+      open.pop();
+      continue;
+    }
     const double lowest = bound;
     if (!goes_on([&] { look_at(point, objective, lowest, value); })) {
       out.proven = false;
       break;
     }
     open.pop();
-    if (point.too_large && !any_verdict_) continue;
+    if (point.too_large) continue;
     open.push({bound_of(point, objective), i});
     if (objective == Objective::memory && point.found && point.measured) take(point);
   }
@@ -208,6 +203,25 @@ Point* Search::best(Objective objective, Best& out, std::optional<std::size_t> o
   if (best) {
     out.value = value;
     out.proven = out.proven || out.bound >= value;
+  }
+  return best;
+}
+
+Point* Search::least() {
+  std::vector<Point*> candidates;
+  for (std::size_t way = 0; way < space_.ways(); ++way) {
+    Point& point = space_.frugal(way);
+    if (counts(point, Objective::memory)) candidates.push_back(&point);
+  }
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Point* a, const Point* b) {
+    return std::pair(space_.foreign(*a), a->least) < std::pair(space_.foreign(*b), b->least);
+  });
+  Point* best = nullptr;
+  for (Point* point : candidates) {
+    if (best && space_.foreign(*point) && !space_.foreign(*best)) break;
+    if (best && point->least >= best->found->needed) continue;
+    if (!goes_on([&] { measure(*point); })) break;
+    if (!best || point->found->needed < best->found->needed) best = point;
   }
   return best;
 }
@@ -271,9 +285,7 @@ Point* Search::of_way(std::size_t way, Objective objective, const Point& chosen)
   Best ignored;
   if (!foreign) {
     found = best(objective, ignored, way);
-    any_verdict_ = true;
-    if (!found) found = best(Objective::memory, ignored, way);  // what lacks least
-    any_verdict_ = false;
+    if (!found) found = &space_.frugal(way);  // likely what lacks least
   } else {
     found = nearest;
   }

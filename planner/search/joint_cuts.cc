@@ -43,8 +43,8 @@ bool JointSpace::bound_cut(Point& point) {
   const auto [at, fresh] = loads_.try_emplace(point.uncut);
   const StageLoads& loads = at->second;
   if (fresh) {
-    Option option = lower(uncut, job_of(uncut, uncut.blocks), uncut.configuration.accumulation,
-                          Find::verdict, false);
+    Option option =
+        lower(uncut, job_of(uncut, uncut.blocks), passes_of(uncut).some, Find::verdict, false);
     option.timing = uncut.timing;
     at->second = stage_loads(option);
   }

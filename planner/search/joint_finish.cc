@@ -1,29 +1,53 @@
 // Of a search: a configuration as an option of its own, with all its passes and ranks or in short.
 
 #include <algorithm>
+#include <tuple>
 
 #include "search/joint_space.h"
+#include "search/long_steps.h"
 
 namespace shardfit::search {
 
-void JointSpace::extend(Timing& timing, const Timing& shorter, double times) {
-  const auto more = [times](double& all, double less) { all += times * (all - less); };
-  more(timing.step_seconds, shorter.step_seconds);
-  more(timing.low_seconds, shorter.low_seconds);
-  more(timing.high_seconds, shorter.high_seconds);
-  more(timing.exchange_seconds, shorter.exchange_seconds);
-  more(timing.exposed_seconds, shorter.exposed_seconds);
-  auto bytes = static_cast<double>(timing.exchange_bytes);
-  more(bytes, static_cast<double>(shorter.exchange_bytes));
-  timing.exchange_bytes = static_cast<std::int64_t>(bytes);
-  for (std::size_t i = 0; i < timing.busy_seconds.size(); ++i) {
-    more(timing.busy_seconds[i], shorter.busy_seconds[i]);
-  }
+using spec::Parallel;
+
+/// Of the head that a job has where its words say nothing; 0 for another, which may have less.
+std::int64_t JointSpace::parameters_of_model() const {
+  const Way& way = ways_.front();
+  const auto& heads = way.lowering->family().heads;
+  const bool causal = std::any_of(heads.begin(), heads.end(),
+                                  [](const auto& head) { return head.first == "causal"; });
+  if (way.job.job.head != (causal ? "causal" : heads.front().first)) return 0;
+  return program::Lowering(way.lowering->model(), "plain-pytorch").parameter_count();
+}
+
+Point& JointSpace::frugal(std::size_t way) {
+  const auto rank = [&](const Point& point) {
+    return std::tuple(point.way != way, point.configuration.micro_batch,
+                      -static_cast<std::int64_t>(point.policy), point.cut.has_value());
+  };
+  return *std::min_element(points_.begin(), points_.end(),
+                           [&](const Point& a, const Point& b) { return rank(a) < rank(b); });
+}
+
+Point& JointSpace::frugal() {
+  // What is split most comes first; then the smallest micro-batch and most recompute.
+  constexpr Parallel by_state[] = {Parallel::fsdp2,    Parallel::zero3, Parallel::fsdp1,
+                                   Parallel::tensor,   Parallel::zero2, Parallel::zero1,
+                                   Parallel::pipeline, Parallel::ddp};
+  const auto rank = [&](const Point& point) {
+    const auto* place =
+        std::find(std::begin(by_state), std::end(by_state), point.configuration.parallel);
+    const spec::Split& split = point.configuration.split;
+    return std::tuple(foreign(point), place - std::begin(by_state), -split.tensor * split.pipeline,
+                      point.configuration.micro_batch, -static_cast<std::int64_t>(point.policy));
+  };
+  return *std::min_element(points_.begin(), points_.end(),
+                           [&](const Point& a, const Point& b) { return rank(a) < rank(b); });
 }
 
 /// Passes that show what all of them hold and how long one takes.
 std::int64_t JointSpace::few_passes(const Point& point) const {
-  const std::int64_t passes = point.configuration.accumulation;
+  const std::int64_t passes = passes_of(point).some;
   const auto& megatron = way(point).job.job.megatron;
   if (!megatron) return std::min(passes, short_passes);
   if (megatron->schedule == program::PipelineSchedule::gpipe) return passes;  // it holds all

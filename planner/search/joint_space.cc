@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "run/memory_clock.h"
 #include "search/block_levels.h"
+#include "search/least_kept.h"
 #include "search/sharing.h"
 
 namespace shardfit::search {
@@ -55,7 +56,8 @@ std::vector<Batches> batches_of(const spec::OptionSpec& spec, const Way& way) {
   for (const std::int64_t micro : divisors_of(samples)) {
     const std::int64_t passes = samples / micro;
     const bool asked = !spec.job.accumulation || spec.job.accumulation->value == passes;
-    if (passes <= program::most_passes && asked) out.push_back({micro, passes});
+    const bool held = passes > program::most_passes && holds_all_passes(way.job.job);
+    if (asked && !held) out.push_back({micro, passes});
   }
   return out;
 }
@@ -119,6 +121,7 @@ JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
 }
 
 void JointSpace::add_points() {
+  const std::int64_t parameters = parameters_of_model();
   for (std::size_t w = 0; w < ways_.size(); ++w) {
     const Way& way = ways_[w];
     const spec::Split split = split_of(way.job.job, way.parallel, spec_.cluster.count);
@@ -134,6 +137,8 @@ void JointSpace::add_points() {
                                policies_[p].words, {}};
         point.way = w;
         point.policy = p;
+        point.least = kept_at_least(way.job, way.parallel, split, spec_.cluster.count, parameters);
+        point.too_large = point.least > budget(point);
         // A schedule may ask for micro-batches in whole rounds.
         if (!way.lowering->check(job_of(point, 1).job).empty()) continue;
         points_.push_back(std::move(point));
@@ -151,22 +156,6 @@ std::int64_t JointSpace::units_of(std::size_t way) const {
   const std::vector<std::int64_t>& stages = megatron->stage_layers;
   if (!stages.empty()) return *std::max_element(stages.begin(), stages.end());
   return ways_[way].lowering->pipeline_layers() / (megatron->pipeline * megatron->virtual_stages);
-}
-
-Point& JointSpace::frugal() {
-  // What is split most comes first; then the smallest micro-batch and most recompute.
-  constexpr Parallel by_state[] = {Parallel::fsdp2,    Parallel::zero3, Parallel::fsdp1,
-                                   Parallel::tensor,   Parallel::zero2, Parallel::zero1,
-                                   Parallel::pipeline, Parallel::ddp};
-  const auto rank = [&](const Point& point) {
-    const auto* place =
-        std::find(std::begin(by_state), std::end(by_state), point.configuration.parallel);
-    const spec::Split& split = point.configuration.split;
-    return std::tuple(foreign(point), place - std::begin(by_state), -split.tensor * split.pipeline,
-                      point.configuration.micro_batch, -static_cast<std::int64_t>(point.policy));
-  };
-  return *std::min_element(points_.begin(), points_.end(),
-                           [&](const Point& a, const Point& b) { return rank(a) < rank(b); });
 }
 
 bool JointSpace::foreign(const Point& point) const {
@@ -192,11 +181,12 @@ std::vector<std::string> JointSpace::not_tried() const {
     return out;
   }
   const bool capped = std::any_of(ways_.begin(), ways_.end(), [](const Way& way) {
-    return way.job.batch.micro * way.job.batch.accumulation > program::most_passes;
+    return way.job.batch.micro * way.job.batch.accumulation > program::most_passes &&
+           holds_all_passes(way.job.job);
   });
   if (capped && !spec_.job.accumulation) {
     out.push_back("more than " + format_count(program::most_passes) +
-                  " micro-batches a step, as the smallest ones would need");
+                  " micro-batches a step with gpipe, which holds all of them");
   }
   return out;
 }
@@ -331,10 +321,8 @@ const JointSpace::Probe& JointSpace::probe(std::size_t way, std::size_t policy,
 }
 
 void JointSpace::bound_bytes(Point& point) {
-  if (point.cut) {  // the first stage may hold less than before
-    point.least = std::max<std::int64_t>(point.least, 1);
-    return;
-  }
+  point.bytes_bounded = true;
+  if (point.cut) return;               // the first stage may hold less than before
   std::int64_t first = 0, second = 0;  // the two smallest micro-batches of the way
   for (const Point& other : points_) {
     if (other.way != point.way || other.policy != point.policy || other.cut) continue;
@@ -389,7 +377,8 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
     if (alike(point)) break;
   }
   const auto worse = [](const Gpu& a, const Gpu& b) {
-    return a.judgement.verdict < b.judgement.verdict;
+    return std::pair(a.judgement.verdict, a.judgement.needed) <
+           std::pair(b.judgement.verdict, b.judgement.needed);
   };
   const auto worst = std::max_element(option.gpus.begin(), option.gpus.end(), worse);
   option.tightest = static_cast<std::size_t>(worst - option.gpus.begin());
@@ -399,10 +388,18 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
   return option;
 }
 
+PassesRun JointSpace::passes_of(const Point& point) const {
+  TrainingJob job = way(point).job.job;
+  job.accumulation = point.configuration.accumulation;
+  return passes_run(job);
+}
+
 void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool with_time) {
   const std::int64_t passes = point.configuration.accumulation;
   const std::int64_t most = needed ? passes_for_bytes_ : short_passes;
-  const std::int64_t some = alike(point) ? std::min(passes, most) : passes;
+  PassesRun run = passes_of(point);
+  if (alike(point)) run = {std::min(passes, most), 1};
+  const std::int64_t some = run.some;
   const Find find = needed ? Find::all : Find::verdict;
   const Option option = lower(point, job_of(point, blocks), some, find, with_time && timed());
   Found found;
@@ -416,8 +413,9 @@ void JointSpace::run_as(Point& point, std::int64_t blocks, bool needed, bool wit
   point.measured = needed;
   point.timing = option.timing;
   if (point.timing && some < passes) {
-    Option shorter = lower(point, job_of(point, blocks), some - 1, {}, true);
-    extend(*point.timing, *shorter.timing, static_cast<double>(passes - some));
+    const Option shorter = lower(point, job_of(point, blocks), some - run.unit, {}, true);
+    extend(*point.timing, *shorter.timing,
+           static_cast<double>(passes - some) / static_cast<double>(run.unit));
   }
   if (point.timing) {
     found.step_seconds = point.timing->step_seconds;
@@ -442,7 +440,7 @@ void JointSpace::run(Point& point, bool needed) {
 
 std::int64_t JointSpace::lacks(const Point& point) const {
   const std::int64_t all = point.configuration.accumulation;
-  const std::int64_t passes = alike(point) ? std::min(all, short_passes) : all;
+  const std::int64_t passes = alike(point) ? std::min(all, short_passes) : passes_of(point).some;
   const Option option = lower(point, job_of(point, point.blocks), passes, Find::verdict, false);
   std::int64_t most = std::numeric_limits<std::int64_t>::min();
   for (const Gpu& gpu : option.gpus) {

@@ -10,6 +10,7 @@
 
 #include "run/operator_time.h"
 #include "search/joint.h"
+#include "search/long_steps.h"
 #include "search/stage_cut.h"
 
 namespace shardfit::search {
@@ -37,6 +38,7 @@ struct Point {
   std::optional<Timing> timing;
   std::shared_ptr<const Option> option;  // with all passes and ranks: `found` has its numbers
   bool too_large = false;                // `least` is more than the budget
+  bool bytes_bounded = false;            // `least` is more than a count of what is kept
   std::optional<CutAim> cut;             // layers moved between the stages of `uncut`
   std::size_t uncut = 0;                 // its index
   bool cut_known = false;
@@ -51,6 +53,7 @@ class JointSpace {
   std::vector<Point>& points() { return points_; }
   /// What is not among the points, in words.
   std::vector<std::string> not_tried() const;
+  std::size_t ways() const { return ways_.size(); }
   const Way& way(const Point& point) const { return ways_[point.way]; }
   bool shares(const Point& point) const {
     return way(point).parallel != spec::Parallel::independent;
@@ -58,6 +61,8 @@ class JointSpace {
   /// The one that likely needs least: of the way that splits most, the smallest micro-batch and the
   /// most recompute.
   Point& frugal();
+  /// The same of one way.
+  Point& frugal(std::size_t way);
   /// The way is a program of another framework than the job's.
   bool foreign(const Point& point) const;
   std::int64_t samples_per_step(const Point& point) const;
@@ -124,11 +129,12 @@ class JointSpace {
                bool timed) const;
   void add_points();
   std::int64_t units_of(std::size_t way) const;
+  std::int64_t parameters_of_model() const;
   std::int64_t data_ranks(const Point& point) const;
   bool alike(const Point& point) const;
   std::int64_t few_passes(const Point& point) const;
-  /// By as many times the passes that `shorter` has fewer.
-  static void extend(Timing& timing, const Timing& shorter, double times);
+  /// Of ranks that are not alike: those of a whole step, or of one that is like it.
+  PassesRun passes_of(const Point& point) const;
   void bound_times();
   double least_flops(std::size_t policy) const;
   double least_more_seconds(const Point& point);

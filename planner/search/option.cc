@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "model/blame.h"
+#include "search/long_steps.h"
 #include "search/plan.h"
 #include "search/sharing.h"
 
@@ -263,12 +264,26 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
   option.accuracy = accuracy_of(option.job.profile.framework,
                                 spec::task_names()[static_cast<std::size_t>(spec.job.task.value)]);
   if (option.job.job.device.rocm) option.accuracy = rocm_accuracy(std::move(option.accuracy));
-  option.whole = option.job.job;
+  const program::TrainingJob whole = option.whole = option.job.job;
+  const std::int64_t all = option.whole.accumulation;
+  const PassesRun run = passes_run(option.whole);
+  option.whole = few_of(std::move(option.whole));
   judge_ranks(option, lowering);
   take_worst(option);
-  std::string missing;
-  option.timing = time_of(option, missing);
-  if (!missing.empty()) option.warnings.push_back("no step time: " + missing);
+  std::string missing = machine_for(option).missing;
+  if (!missing.empty()) {
+    option.warnings.push_back("no step time: " + missing);
+  } else if (run.some == all) {
+    option.timing = time_of(option, missing);
+  } else {
+    option.timing = step_timing(spec, parallel, whole, lowering);
+  }
+  if (run.some < all) {
+    option.job.assumptions.push_back({"passes", format_count(run.some),
+                                      "of the " + format_count(all) +
+                                          " micro-batches of a step so many are run: the others "
+                                          "are taken to be like the last"});
+  }
   return option;
 }
 

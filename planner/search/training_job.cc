@@ -135,20 +135,6 @@ class Mapping {
     if (spec_.lora && spec_.task.value == spec::Task::lora) lora(*spec_.lora);
   }
 
-  /// What is modelled, and the micro-batch that makes it of the same samples.
-  std::vector<std::string> notes_on_passes() const {
-    std::vector<std::string> notes{"expected at most " + std::to_string(program::most_passes) +
-                                   ": every pass of a step is lowered"};
-    const std::int64_t samples = out_.batch.micro * out_.batch.accumulation;
-    for (std::int64_t passes = program::most_passes; passes > 1; --passes) {
-      if (samples % passes != 0) continue;
-      notes.push_back("give --micro-batch " + std::to_string(samples / passes) +
-                      " or more for the same samples a step");
-      break;
-    }
-    return notes;
-  }
-
   void numbers(std::int64_t ranks) {
     set_precision(spec_.precision.value, out_.job);
     if (const auto batch = spec::resolve_batch(spec_, ranks, faults_)) {
@@ -157,13 +143,6 @@ class Mapping {
     }
     out_.job.micro_batch = out_.batch.micro;
     out_.job.accumulation = out_.batch.accumulation;
-    if (out_.batch.accumulation > program::most_passes) {
-      not_yet(spec_.accumulation ? spec_.accumulation->where
-                                 : (spec_.global_batch ? spec_.global_batch->where : Location{}),
-              "an accumulation of " + format_count(out_.batch.accumulation) + " passes",
-              notes_on_passes());
-      out_.job.accumulation = 1;
-    }
     out_.job.sequence = spec_.sequence.value;
     positions();
   }

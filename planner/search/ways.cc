@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "search/long_steps.h"
 #include "search/sharing.h"
 #include "search/stage_cut.h"
 
@@ -186,6 +187,14 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
     }
   }
   job.job.megatron = megatron;
+  const bool many = job.batch.accumulation > program::most_passes && !option.job.any_micro_batch;
+  if (many && holds_all_passes(job.job)) {
+    faults.error(option.job.schedule->where,
+                 "gpipe with " + format_count(job.batch.accumulation) +
+                     " micro-batches a step, all held at a time, is not modelled",
+                 {"expected at most " + format_count(program::most_passes) +
+                  ": give a larger micro-batch, or --schedule 1f1b"});
+  }
   for (const program::DegreeFault& fault : lowering.check(job.job)) {
     std::string nearest = std::to_string(fault.nearest);
     if (fault.key == "stage_layers") nearest = nearest_layers(megatron, lowering.pipeline_layers());
@@ -269,9 +278,7 @@ std::optional<RankJob> job_of_option(const OptionSpec& option, std::int64_t rank
   OptionSpec one = option;
   const auto& global = option.job.global_batch;
   if (global && global->value % ranks == 0 && !option.job.accumulation) {
-    const std::int64_t samples = global->value / ranks;
-    one.job.micro_batch =
-        spec::Setting<std::int64_t>{samples > program::most_passes ? samples : 1, {}, "searched"};
+    one.job.micro_batch = spec::Setting<std::int64_t>{1, {}, "searched"};
   }
   auto job = rank_job(one, ranks, lowering, faults);
   if (!job) return job;
