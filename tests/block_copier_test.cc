@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -13,12 +14,13 @@ using namespace shardfit;
 
 namespace {
 
-/// Every instruction with all that is said of it: storages by the order in which they come up,
-/// modules by their paths.
+/// Every instruction with all that is said of it: storages and events by the order in which they
+/// come up, modules by their paths.
 std::vector<std::string> spelled(const Program& program) {
   std::vector<std::string> out;
   std::vector<std::size_t> order(program.storages.size());
-  std::size_t next = 0;
+  std::vector<std::size_t> events(program.events);  // 0: not yet
+  std::size_t next = 0, next_event = 0;
   for (const Instruction& i : program.instructions) {
     std::string text = std::to_string(static_cast<int>(i.action)) + "@" + std::to_string(i.stream);
     const auto add = [&text](const auto&... parts) { ((text += ' ', text += parts), ...); };
@@ -35,6 +37,16 @@ std::vector<std::string> spelled(const Program& program) {
           std::to_string(c.flops), std::to_string(c.bytes), std::to_string(c.m),
           std::to_string(c.n), std::to_string(c.k), std::to_string(c.groups),
           std::to_string(static_cast<int>(c.dtype)));
+    } else if (i.action == Action::collective) {
+      const Collective& c = program.collectives[i.id];
+      add(collective_name(c.kind), program.modules[c.module], c.backward ? "backward" : "forward",
+          std::to_string(c.bytes), std::to_string(c.group), std::to_string(c.peer),
+          std::to_string(static_cast<int>(c.dtype)));
+    } else if (i.action == Action::record_event || i.action == Action::wait_event ||
+               i.action == Action::host_wait) {
+      std::size_t& event = events[i.id];
+      if (event == 0) event = ++next_event;
+      add(std::to_string(event));
     } else if (i.action == Action::phase) {
       add(program.phases[i.id].name, std::to_string(program.phases[i.id].step));
     }
@@ -77,8 +89,7 @@ TEST_CASE("copied blocks: measured cases of one rank, eight layers each") {
         std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/" + file + ".yaml";
     for (validate::Case& c : validate::read_cases(data)) {
       program::TrainingJob& job = c.job;
-      const bool shared =
-          job.ddp || job.fsdp1 || job.fsdp2 || job.deepspeed || job.megatron || job.titan;
+      const bool shared = job.fsdp1 || job.fsdp2 || job.deepspeed || job.megatron || job.titan;
       if (!c.skipped.empty() || shared) continue;
       CAPTURE(c.id);
       spec::ModelSpec model = validate::model_of(c);
@@ -98,6 +109,106 @@ TEST_CASE("copied blocks: measured cases of one rank, eight layers each") {
   MESSAGE(count.copied, " of ", count.jobs, " with copied blocks");
   CHECK(count.jobs > 150);
   CHECK(count.copied > 100);
+}
+
+TEST_CASE("copied blocks: measured cases of Megatron, eight layers a stage") {
+  Copied count;
+  const std::string data = std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/megatron.yaml";
+  for (validate::Case& c : validate::read_cases(data)) {
+    program::TrainingJob& job = c.job;
+    if (!c.skipped.empty() || !job.megatron) continue;
+    spec::ModelSpec model = validate::model_of(c);
+    program::MegatronJob& megatron = *job.megatron;
+    const std::int64_t layers = 8 * megatron.pipeline * megatron.virtual_stages;
+    test::set_number(model, "num_layers", layers);
+    megatron.stage_layers.clear();
+    job.record_computes = true;
+    job.steps = 2;
+    const program::Lowering lowering(std::move(model), job.framework);
+    for (const std::int64_t rank : {std::int64_t{0}, megatron.ranks() - 1}) {
+      megatron.rank = rank;
+      CAPTURE(c.id);
+      CAPTURE(rank);
+      check(lowering, job, count);
+    }
+  }
+  MESSAGE(count.copied, " of ", count.jobs, " with copied blocks");
+  CHECK(count.jobs > 60);
+  CHECK(count.copied > 40);
+}
+
+TEST_CASE("copied blocks: passes in flight") {
+  Copied count;
+  const std::string data = std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/megatron.yaml";
+  const std::vector<validate::Case> cases = validate::read_cases(data);
+  const auto measured = std::find_if(cases.begin(), cases.end(), [](const validate::Case& c) {
+    return c.id == "zero-mc-l8b-pp2-r1";
+  });
+  REQUIRE(measured != cases.end());
+  using Recompute = program::MegatronJob::Recompute;
+  for (const std::int64_t passes : {1, 2, 3, 9}) {
+    for (const std::int64_t pipeline : {1, 2, 4}) {
+      for (const auto recompute : {Recompute::none, Recompute::full, Recompute::full_block}) {
+        program::TrainingJob job = measured->job;
+        job.accumulation = passes;
+        job.record_computes = true;
+        job.steps = 2;
+        program::MegatronJob& megatron = *job.megatron;
+        megatron = {};
+        megatron.pipeline = pipeline;
+        megatron.tensor = passes == 2 ? 1 : 2;
+        megatron.sequence_parallel = passes == 3;
+        megatron.data = passes == 1 ? 2 : 1;
+        megatron.overlap = passes == 1;
+        megatron.recompute = recompute;
+        megatron.recompute_layers = 3;
+        if (passes == 9) megatron.schedule = program::PipelineSchedule::gpipe;
+        spec::ModelSpec model = validate::model_of(*measured);
+        test::set_number(model, "num_layers", 8 * pipeline);
+        const program::Lowering lowering(std::move(model), job.framework);
+        for (std::int64_t rank = 0; rank < megatron.ranks(); rank += megatron.tensor) {
+          megatron.rank = rank;
+          CAPTURE(passes);
+          CAPTURE(pipeline);
+          CAPTURE(static_cast<int>(recompute));
+          CAPTURE(rank);
+          check(lowering, job, count);
+        }
+      }
+    }
+  }
+  MESSAGE(count.copied, " of ", count.jobs, " with copied blocks");
+  CHECK(count.copied > count.jobs / 2);
+}
+
+TEST_CASE("copied blocks: passes whose gradients are not exchanged") {
+  Copied count;
+  for (const std::int64_t passes : {1, 2, 3, 9}) {
+    for (const bool view : {false, true}) {
+      for (const bool static_graph : {false, true}) {
+        program::TrainingJob job;
+        job.framework = "hf-trainer";
+        job.program = "trainer-1";
+        job.sequence = 64;
+        job.micro_batch = 2;
+        job.accumulation = passes;
+        job.recompute = view ? program::Recompute::full : program::Recompute::none;
+        job.record_computes = true;
+        job.ddp = program::DdpJob{};
+        job.ddp->bucket_view = view;
+        job.ddp->static_graph = static_graph;
+        job.ddp->no_sync = true;
+        CAPTURE(passes);
+        CAPTURE(view);
+        CAPTURE(static_graph);
+        spec::ModelSpec model = spec::read_model("llama-3.2-1b");
+        test::set_number(model, "num_hidden_layers", 9);
+        check(program::Lowering(std::move(model), job.framework), job, count);
+      }
+    }
+  }
+  CHECK(count.jobs == 16);
+  CHECK(count.copied == 12);  // all but those of one pass, which exchanges
 }
 
 TEST_CASE("copied blocks: every recomputation, precision, attention, adapters, many passes") {

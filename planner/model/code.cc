@@ -71,6 +71,11 @@ void collect_targets(const std::vector<Statement>& body, std::vector<std::string
 
 int Globals::find(const std::string& name) const { return index_of(names, name); }
 
+std::int64_t Globals::integer(const std::string& name) const {
+  const int i = find(name);
+  return i < 0 ? 0 : values[static_cast<std::size_t>(i)].integer;
+}
+
 void Globals::set(const std::string& name, Value value) {
   const int i = find(name);
   if (i >= 0) {

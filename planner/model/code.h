@@ -132,6 +132,8 @@ struct Globals {
   std::vector<Value> values;
   std::deque<std::string> texts;  // storage of text values
   int find(const std::string& name) const;
+  /// A number by its name; 0 where there is none.
+  std::int64_t integer(const std::string& name) const;
   void set(const std::string& name, Value value);
   void set_text(const std::string& name, const std::string& text);
 };

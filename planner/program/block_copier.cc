@@ -69,8 +69,11 @@ Tensor output_of(const Value& result) {
 
 std::int64_t BlockCopier::copied() { return copied_blocks; }
 
-BlockCopier::BlockCopier(model::Machine& machine)
-    : machine_(machine), runtime_(machine.runtime), blocks_(equal_blocks(machine)) {
+BlockCopier::BlockCopier(model::Machine& machine, Around around)
+    : machine_(machine),
+      runtime_(machine.runtime),
+      blocks_(equal_blocks(machine)),
+      around_(std::move(around)) {
   machine_.units = this;
   runtime_.watcher = this;
 }
@@ -86,14 +89,25 @@ void BlockCopier::finish() const {
 
 bool BlockCopier::settled() const {
   return !inside_ && runtime_.grad_enabled && !runtime_.recorder && !runtime_.stopped() &&
-         runtime_.hooks.empty() && !runtime_.mode && !runtime_.after_accumulate &&
-         runtime_.backward_depth == 0 && runtime_.current_stream == 0 && !machine_.hooks;
+         runtime_.hooks.empty() && !runtime_.mode && runtime_.backward_depth == 0 &&
+         runtime_.current_stream == 0 && !machine_.hooks &&
+         (!runtime_.after_accumulate || (around_.gradients_alone && around_.gradients_alone()));
+}
+
+/// The row of the pass that runs; where others may be in flight, its first block begins another.
+BlockCopier::Row& BlockCopier::row_of(const EqualBlock& block) {
+  Row*& row = last_[block.row];
+  const bool another =
+      around_.in_flight && block.place == 0 && row && row->calls.size() == block.length;
+  if (!row || another) row = &rows_.emplace_back();
+  return *row;
 }
 
 BlockCopier::Range BlockCopier::here() const {
   Range range;
   range.first_instruction = runtime_.program.instructions.size();
   range.first_storage = static_cast<std::uint32_t>(runtime_.program.storages.size());
+  range.first_event = runtime_.program.events;
   range.first_sequence = runtime_.next_sequence;
   return range;
 }
@@ -102,6 +116,7 @@ void BlockCopier::close(Range& range) const {
   const Range end = here();
   range.end_instruction = end.first_instruction;
   range.end_storage = end.first_storage;
+  range.end_event = end.first_event;
   range.end_sequence = end.first_sequence;
 }
 
@@ -119,7 +134,7 @@ Value BlockCopier::call(const Module& unit, const Value* arguments, std::size_t 
   if (found == blocks_.end() || !settled()) return run();
   const EqualBlock& block = found->second;
   if (block.length <= first_run + last_run) return run();
-  Row& row = rows_[block.row];
+  Row& row = row_of(block);
   // The first block's input may come from anywhere.
   const bool has_input =
       count > 0 && arguments[0].kind == ValueKind::tensor && arguments[0].tensor->storage &&
@@ -129,28 +144,28 @@ Value BlockCopier::call(const Module& unit, const Value* arguments, std::size_t 
   if (row.calls.size() != block.place && row.copied) throw BlocksDiffer();
   if (row.calls.size() != block.place || !has_input) return run();
   // What was copied of a row was so for its next block; something stands between the two.
-  const tensor::Node* before =
-      block.place == 0 ? nullptr : call_at(row, block.place - 1).output_node;
+  const tensor::Node* before = block.place == 0 ? nullptr : row.calls[block.place - 1]->output_node;
   if (row.copied && arguments[0].tensor->grad_fn.get() != before) throw BlocksDiffer();
   const bool between = block.place >= first_run && block.place + last_run < block.length;
   if (between && row.forward) {
-    const Forward& known = call_at(row, first_run - 1).forward;
+    const Forward& known = row.calls[first_run - 1]->forward;
     const bool same = arguments[0].tensor->grad_fn.get() == before &&
                       known.input.same_form(made_of(arguments[0].tensor)) &&
                       identities(arguments, count) == known.arguments;
     if (same) return copy_forward(block, row, arguments[0].tensor);
   }
-  Value result = run_forward(block, arguments, count, run);
+  Value result = run_forward(block, row, arguments, count, run);
   if (block.place == first_run - 1) {
-    row.forward = same_forward(call_at(row, first_run - 2), call_at(row, first_run - 1));
+    row.forward = same_forward(*row.calls[first_run - 2], *row.calls[first_run - 1]);
   }
   return result;
 }
 
-Value BlockCopier::run_forward(const EqualBlock& block, const Value* arguments, std::size_t count,
-                               const std::function<Value()>& run) {
+Value BlockCopier::run_forward(const EqualBlock& block, Row& row, const Value* arguments,
+                               std::size_t count, const std::function<Value()>& run) {
   Call call;
   call.block = &block;
+  call.row = &row;
   Forward& forward = call.forward;
   const tensor::TensorBody* input = arguments[0].tensor.get();
   call.input_node = input->grad_fn.get();
@@ -173,8 +188,7 @@ Value BlockCopier::run_forward(const EqualBlock& block, const Value* arguments, 
   forward.holds_input = input->references != references || input->storage->references != of_storage;
   forward.copyable = call.input_node && !others_want && look_at_result(call, result) &&
                      look_at_casts(call, casts) && look_at_forward(call);
-  rows_[block.row].calls.push_back(calls_.size());
-  calls_.push_back(std::move(call));
+  row.calls.push_back(&calls_.emplace_back(std::move(call)));
   return result;
 }
 
@@ -217,7 +231,8 @@ bool BlockCopier::look_at_forward(Call& call) const {
   std::vector<char> left(range.end_storage - range.first_storage, 1);
   for (std::size_t i = range.first_instruction; i < range.end_instruction; ++i) {
     const Instruction& instruction = runtime_.program.instructions[i];
-    if (instruction.action == Action::compute) continue;
+    if (runs(instruction.action)) continue;
+    if (on_event(instruction.action) && range.holds_event(instruction.id)) continue;
     if (!on_storage(instruction.action) || !range.holds(instruction.id)) return false;
     if (instruction.action == Action::release) left[instruction.id - range.first_storage] = 0;
   }
@@ -253,11 +268,12 @@ bool BlockCopier::same_forward(const Call& a, const Call& b) const {
 Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor& input) {
   ++copied_blocks;
   row.copied = true;
-  const Call& second = call_at(row, first_run - 2);
-  const Call& known = call_at(row, first_run - 1);
+  const Call& second = *row.calls[first_run - 2];
+  const Call& known = *row.calls[first_run - 1];
   const Forward& from = known.forward;
-  Call call;
+  Call& call = calls_.emplace_back();
   call.block = &block;
+  call.row = &row;
   call.copied = true;
   call.input_node = input->grad_fn.get();
   call.input_place = input->output;
@@ -283,7 +299,7 @@ Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor&
   runtime_.attach(node, output);
   auto held = std::make_unique<Held>();
   held->copier = this;
-  held->call = calls_.size();
+  held->call = &call;
   held->lost = lost_;
   if (from.holds_input) held->input = runtime_.alias_of(input, input.shape(), input->stride);
   if (from.holds_output) held->output = runtime_.alias_of(output, output.shape(), output->stride);
@@ -292,8 +308,7 @@ Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor&
   close(forward.range);
   call.output_node = node.get();
   call.output_place = 0;
-  row.calls.push_back(calls_.size());
-  calls_.push_back(std::move(call));
+  row.calls.push_back(&call);
   if (from.parts == 0) return Value::of(output);
   ValueList parts(from.parts);
   parts[0] = Value::of(output);
@@ -307,6 +322,7 @@ bool BlockCopier::same_stream(const Range& a, const EqualBlock& of_a, const Rang
   const std::uint32_t storages = a.end_storage - a.first_storage;
   if (b.end_instruction - b.first_instruction != length ||
       b.end_storage - b.first_storage != storages ||
+      a.end_event - a.first_event != b.end_event - b.first_event ||
       a.end_sequence - a.first_sequence != b.end_sequence - b.first_sequence) {
     return false;
   }
@@ -322,11 +338,17 @@ bool BlockCopier::same_stream(const Range& a, const EqualBlock& of_a, const Rang
     if (x.action != y.action || x.stream != y.stream) return false;
     if (on_storage(x.action)) {
       if (names.of(x.id) != y.id) return false;
-      continue;
+    } else if (on_event(x.action)) {
+      if (x.id - a.first_event != y.id - b.first_event) return false;
+    } else if (x.action == Action::collective) {
+      const Collective& of_x = program.collectives[x.id];
+      const Collective& of_y = program.collectives[y.id];
+      if (!alike_sent(of_x, of_y) || modules.of(of_x.module) != of_y.module) return false;
+    } else {
+      const Compute& of_x = program.computes[x.id];
+      const Compute& of_y = program.computes[y.id];
+      if (!alike_run(of_x, of_y) || modules.of(of_x.module) != of_y.module) return false;
     }
-    const Compute& of_x = program.computes[x.id];
-    const Compute& of_y = program.computes[y.id];
-    if (!alike_run(of_x, of_y) || modules.of(of_x.module) != of_y.module) return false;
   }
   return true;
 }
@@ -340,10 +362,18 @@ void BlockCopier::append(const Range& range, const EqualBlock& of, const EqualBl
     info.module = modules_like.of(info.module);
     program.storages.push_back(info);
   }
+  const std::uint32_t event = program.events;
   for (std::size_t i = range.first_instruction; i < range.end_instruction; ++i) {
     Instruction instruction = program.instructions[i];
     if (on_storage(instruction.action)) {
       instruction.id = *names.of(instruction.id);
+    } else if (on_event(instruction.action)) {
+      instruction.id = event + (instruction.id - range.first_event);
+    } else if (instruction.action == Action::collective) {
+      Collective collective = program.collectives[instruction.id];
+      collective.module = modules.of(collective.module);
+      instruction.id = static_cast<std::uint32_t>(program.collectives.size());
+      program.collectives.push_back(collective);
     } else {
       Compute compute = program.computes[instruction.id];
       compute.module = modules.of(compute.module);
@@ -352,6 +382,7 @@ void BlockCopier::append(const Range& range, const EqualBlock& of, const EqualBl
     }
     program.instructions.push_back(instruction);
   }
+  program.events += range.end_event - range.first_event;
 }
 
 }  // namespace shardfit::program

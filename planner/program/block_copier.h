@@ -6,6 +6,7 @@
 #include <deque>
 #include <exception>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,14 +33,21 @@ struct BlocksDiffer : std::exception {
 /// is then what the nodes' backward does, with the gradients that it leaves.
 ///
 /// It is right where a block depends on nothing but its classes, constants, tensors and arguments:
-/// there must be no wrapper around blocks, nothing that runs after a gradient is accumulated, no
-/// hook on saved tensors outside, no choice of blocks by number. All else shows in the
-/// instructions, and where it does, all blocks are run; where it shows too late, BlocksDiffer is
-/// thrown.
+/// there must be no wrapper around blocks, nothing that runs after a gradient is accumulated but
+/// what looks at that gradient alone, no hook on saved tensors outside, no choice of blocks by
+/// number. All else shows in the instructions, and where it does, all blocks are run; where it
+/// shows too late, BlocksDiffer is thrown.
 class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
  public:
+  struct Around {
+    /// Whether all that runs after a gradient is accumulated looks at that gradient alone; empty:
+    /// it does not.
+    std::function<bool()> gradients_alone;
+    /// Forward passes may go ahead of the backward passes, which come in their order.
+    bool in_flight = false;
+  };
   /// For as long as it lives; the model is whole.
-  explicit BlockCopier(model::Machine& machine);
+  BlockCopier(model::Machine& machine, Around around);
   ~BlockCopier() override;
   BlockCopier(const BlockCopier&) = delete;
   BlockCopier& operator=(const BlockCopier&) = delete;
@@ -67,8 +75,10 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   struct Range {
     std::size_t first_instruction = 0, end_instruction = 0;
     std::uint32_t first_storage = 0, end_storage = 0;
+    std::uint32_t first_event = 0, end_event = 0;
     std::uint64_t first_sequence = 0, end_sequence = 0;  // of nodes
     bool holds(std::uint32_t id) const { return id >= first_storage && id < end_storage; }
+    bool holds_event(std::uint32_t id) const { return id >= first_event && id < end_event; }
   };
   struct Forward {
     Range range;
@@ -91,9 +101,11 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
     bool frees_incoming = false, frees_input = false, frees_output = false;
     bool copyable = false;
   };
-  /// A block in this pass.
+  struct Row;
+  /// A block in a pass.
   struct Call {
     const EqualBlock* block = nullptr;
+    Row* row = nullptr;
     bool copied = false;
     const tensor::Node* output_node = nullptr;
     const tensor::Node* input_node = nullptr;
@@ -102,12 +114,13 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
     Forward forward;
     Backward backward;
   };
-  /// A row in this pass.
+  /// A row in a pass.
   struct Row {
-    std::vector<std::size_t> calls;  // of calls_, by place
-    bool forward = false;            // that of the third block may be copied
-    bool backward = false;           // that of the third to last may be
-    bool copied = false;             // some of it was
+    std::vector<Call*> calls;  // by place
+    std::size_t passed = 0;    // of them, backward too
+    bool forward = false;      // that of the third block may be copied
+    bool backward = false;     // that of the third to last may be
+    bool copied = false;       // some of it was
   };
   struct Held;
 
@@ -117,8 +130,9 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
 
   static void copied_backward(tensor::Node& node, tensor::Gradients& in, tensor::Gradients& out);
 
-  Call& call_at(const Row& row, std::size_t place) { return calls_[row.calls[place]]; }
   bool settled() const;
+  Row& row_of(const EqualBlock& block);
+  void forget_passed();
   Range here() const;
   void close(Range& range) const;
   static Made made_of(const tensor::Tensor& tensor);
@@ -126,7 +140,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   std::vector<std::optional<Made>> gradients(const EqualBlock& block) const;
 
   // block_copier.cc
-  model::Value run_forward(const EqualBlock& block, const model::Value* arguments,
+  model::Value run_forward(const EqualBlock& block, Row& row, const model::Value* arguments,
                            std::size_t count, const std::function<model::Value()>& run);
   bool look_at_result(Call& call, const model::Value& result) const;
   bool look_at_casts(Call& call, std::size_t casts_before) const;
@@ -135,7 +149,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   model::Value copy_forward(const EqualBlock& block, Row& row, const tensor::Tensor& input);
 
   // block_copier_backward.cc
-  std::uint32_t references_beside(const Call& call);
+  static std::uint32_t references_beside(const Call& call);
   static BlockNames names_between(const Call& from, const Forward& as, std::uint32_t first_storage,
                                   std::uint32_t incoming,
                                   const std::vector<std::optional<Made>>& gradients);
@@ -145,7 +159,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   void end_backward(Call& call);
   bool look_at_backward(Call& call) const;
   bool same_backward(const Call& a, const Call& b) const;
-  void copy_backward(std::size_t index, Held& held, tensor::Gradients& in, tensor::Gradients& out);
+  void copy_backward(Call& call, Held& held, tensor::Gradients& in, tensor::Gradients& out);
 
   /// Both ranges, of two blocks, do the same, under the names of one for those of the other.
   bool same_stream(const Range& a, const EqualBlock& of_a, const Range& b, const EqualBlock& of_b,
@@ -158,10 +172,13 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   model::Machine& machine_;
   tensor::Runtime& runtime_;
   std::map<const model::Module*, EqualBlock> blocks_;
-  std::map<std::size_t, Row> rows_;  // by number
-  std::deque<Call> calls_;           // in their order; none moves as others come
-  std::size_t at_ = 0;               // the call whose backward runs; calls_.size(): none
-  bool inside_ = false;              // a unit's forward runs
+  Around around_;
+  std::list<Row> rows_;               // oldest first
+  std::map<std::size_t, Row*> last_;  // of each number
+  std::deque<Call> calls_;            // in their order; none moves as others come and go
+  Call* at_ = nullptr;                // whose backward runs
+  const Call* newest_ = nullptr;      // of this backward pass
+  bool inside_ = false;               // a unit's forward runs
   std::shared_ptr<bool> lost_ = std::make_shared<bool>(false);
 };
 

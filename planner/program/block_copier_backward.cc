@@ -41,34 +41,58 @@ void BlockCopier::node_begins(Node& node) {
     return node.sequence >= call.forward.range.first_sequence &&
            node.sequence < call.forward.range.end_sequence;
   };
-  if (at_ < calls_.size()) {
-    if (in(calls_[at_])) return;
-    end_backward(calls_[at_]);
+  if (at_) {
+    if (in(*at_)) return;
+    end_backward(*at_);
   }
   const auto after = std::upper_bound(
       calls_.begin(), calls_.end(), node.sequence,
       [](std::uint64_t s, const Call& call) { return s < call.forward.range.first_sequence; });
-  at_ = calls_.size();
+  at_ = nullptr;
   if (after == calls_.begin() || !in(*std::prev(after))) return;
-  at_ = static_cast<std::size_t>(std::prev(after) - calls_.begin());
-  Call& call = calls_[at_];
-  ++call.visits;
-  begin_backward(call, node);
+  at_ = &*std::prev(after);
+  if (!newest_) newest_ = at_;
+  ++at_->visits;
+  begin_backward(*at_, node);
 }
 
 void BlockCopier::pass_ends() {
-  if (at_ < calls_.size()) end_backward(calls_[at_]);
-  calls_.clear();
-  rows_.clear();
-  at_ = 0;
+  if (at_) end_backward(*at_);
+  at_ = nullptr;
+  if (around_.in_flight) {
+    forget_passed();
+  } else {
+    calls_.clear();
+    rows_.clear();
+    last_.clear();
+  }
+  newest_ = nullptr;
+}
+
+/// The blocks of this backward pass, which began with the last of them, and all before.
+void BlockCopier::forget_passed() {
+  bool passed = newest_ != nullptr;
+  while (passed && !calls_.empty()) {
+    passed = &calls_.front() != newest_;
+    ++calls_.front().row->passed;
+    calls_.pop_front();
+  }
+  for (auto row = rows_.begin(); row != rows_.end();) {
+    if (row->passed == 0 || row->passed < row->calls.size()) {
+      ++row;
+      continue;
+    }
+    std::erase_if(last_, [&](const auto& last) { return last.second == &*row; });
+    row = rows_.erase(row);
+  }
 }
 
 /// To the node of a block's output: those that are not edges of the next block's.
 std::uint32_t BlockCopier::references_beside(const Call& call) {
-  const Row& row = rows_[call.block->row];
+  const Row& row = *call.row;
   const std::uint32_t all = call.output_node->references;
   const std::size_t next = call.block->place + 1;
-  return next < row.calls.size() ? all - call_at(row, next).forward.edges : all;
+  return next < row.calls.size() ? all - row.calls[next]->forward.edges : all;
 }
 
 void BlockCopier::begin_backward(Call& call, const Node& node) {
@@ -86,12 +110,12 @@ void BlockCopier::begin_backward(Call& call, const Node& node) {
 
 void BlockCopier::end_backward(Call& call) {
   if (call.copied || !call.backward.copyable) return;
-  Row& row = rows_[call.block->row];
+  Row& row = *call.row;
   call.backward.copyable = look_at_backward(call);
   const std::size_t length = call.block->length;
   if (call.block->place + last_run != length) return;
   row.backward =
-      row.calls.size() == length && same_backward(call_at(row, call.block->place + 1), call);
+      row.calls.size() == length && same_backward(*row.calls[call.block->place + 1], call);
 }
 
 /// Only what has its storages in the block, its gradients and its input can be copied; and nothing
@@ -118,7 +142,8 @@ bool BlockCopier::look_at_backward(Call& call) const {
   const Program& program = runtime_.program;
   for (std::size_t i = backward.range.first_instruction; i < backward.range.end_instruction; ++i) {
     const Instruction& instruction = program.instructions[i];
-    if (instruction.action == Action::compute) continue;
+    if (runs(instruction.action)) continue;
+    if (on_event(instruction.action) && backward.range.holds_event(instruction.id)) continue;
     if (!on_storage(instruction.action)) return false;
     const std::uint32_t id = instruction.id;
     const bool nameable = own(id) || forward.range.holds(id) ||
@@ -184,16 +209,15 @@ bool BlockCopier::same_backward(const Call& a, const Call& b) const {
 
 void BlockCopier::copied_backward(Node& node, Gradients& in, Gradients& out) {
   auto& held = static_cast<Held&>(*node.extra);
-  held.copier->copy_backward(held.call, held, in, out);
+  held.copier->copy_backward(*held.call, held, in, out);
 }
 
-void BlockCopier::copy_backward(std::size_t index, Held& held, Gradients& in, Gradients& out) {
-  Call& call = calls_[index];
-  Row& row = rows_[call.block->row];
+void BlockCopier::copy_backward(Call& call, Held& held, Gradients& in, Gradients& out) {
+  const Row& row = *call.row;
   if (!row.backward) throw BlocksDiffer();
   const std::size_t copied = call.block->length - last_run;
-  const Call& known = call_at(row, copied);
-  const Call& like = call_at(row, copied + 1);
+  const Call& known = *row.calls[copied];
+  const Call& like = *row.calls[copied + 1];
   // Input and output have no other use.
   const bool alone = sole(in[0]) && !waiting(*call.input_node, call.input_place) &&
                      references_beside(call) == known.backward.references;

@@ -9,7 +9,7 @@ namespace shardfit::program {
 /// copied backward has run.
 struct BlockCopier::Held : tensor::NodeExtra {
   BlockCopier* copier = nullptr;
-  std::size_t call = 0;
+  Call* call = nullptr;
   tensor::Tensor input, output;  // empty where no node holds them
   bool ran = false;
   std::shared_ptr<bool> lost;

@@ -16,13 +16,19 @@ using tensor::Tensor;
 
 namespace {
 
+/// Each has its storage for itself, or both lie in one, a buffer.
+bool alike_held(const tensor::Storage* a, const tensor::Storage* b) {
+  if (!a || !b) return !a && !b;
+  return a == b || (a->references == 1 && b->references == 1);
+}
+
 /// Alike, and not the same.
 bool alike(const Tensor& a, const Tensor& b) {
   if (!a || !b) return !a && !b;
   return !(a == b) && a.shape() == b.shape() && a->stride == b->stride && a.dtype() == b.dtype() &&
          a->leaf_requires_grad == b->leaf_requires_grad && a->on_host == b->on_host &&
-         a->replaceable == b->replaceable && !a->storage == !b->storage && !a->base && !b->base &&
-         (!a->storage || (a->storage->references == 1 && b->storage->references == 1));
+         a->replaceable == b->replaceable && !a->base && !b->base &&
+         alike_held(a->storage, b->storage);
 }
 
 /// A unit's modules in their order.
@@ -95,8 +101,12 @@ std::string parent(const std::string& path) {
 std::map<const Module*, EqualBlock> equal_blocks(const Machine& machine) {
   std::map<const Module*, EqualBlock> blocks;
   std::vector<std::vector<EqualBlock*>> rows;
-  const Module* before = nullptr;
-  Listed listed_before;
+  // The last unit under each module; units lie in units, too.
+  struct Last {
+    std::size_t row = 0;
+    Listed listed;
+  };
+  std::map<std::string, Last> under;
   for (const Module& module : machine.modules) {
     if (!module.type->spec->recompute_unit) continue;
     EqualBlock& block = blocks[&module];
@@ -107,15 +117,17 @@ std::map<const Module*, EqualBlock> equal_blocks(const Machine& machine) {
       block.labels.push_back(one->label);
       block.tensors.insert(block.tensors.end(), one->tensors.begin(), one->tensors.end());
     }
-    const bool continues =
-        before && parent(before->path) == parent(module.path) && Alike(listed_before, listed).all();
-    if (!continues) rows.emplace_back();
-    block.row = rows.size() - 1;
-    block.place = rows.back().size();
-    if (continues) block.before = rows.back().back();
-    rows.back().push_back(&block);
-    before = &module;
-    listed_before = std::move(listed);
+    const auto [last, first] = under.try_emplace(parent(module.path));
+    if (first || !Alike(last->second.listed, listed).all()) {
+      last->second.row = rows.size();
+      rows.emplace_back();
+    }
+    last->second.listed = std::move(listed);
+    std::vector<EqualBlock*>& row = rows[last->second.row];
+    block.row = last->second.row;
+    block.place = row.size();
+    if (!row.empty()) block.before = row.back();
+    row.push_back(&block);
   }
   for (const auto& row : rows) {
     for (EqualBlock* block : row) block->length = row.size();

@@ -192,13 +192,12 @@ std::vector<Lowering::LinearModule> Lowering::linears(const std::string& head) c
   std::vector<LinearModule> out;
   build_model(family_, model_, head, [&](Machine& machine, const Module&) {
     const Globals& globals = machine.globals;
-    const int vocabulary = globals.find("vocab_size");
+    const std::int64_t vocabulary = globals.integer("vocab_size");
     for (const Module& m : machine.modules) {
       if (!m.type->spec->is_linear || m.tensors.empty() || !m.tensors.front()) continue;
       const Tensor& weight = m.tensors.front();
       const bool head_of_model =
-          vocabulary >= 0 && weight.shape().rank > 0 &&
-          weight.shape()[0] == globals.values[static_cast<std::size_t>(vocabulary)].integer;
+          vocabulary > 0 && weight.shape().rank > 0 && weight.shape()[0] == vocabulary;
       out.push_back({m.path, head_of_model});
     }
   });
@@ -226,8 +225,7 @@ std::int64_t Lowering::pipeline_layers() const {
   if (family_->framework != "megatron") return 0;
   model::Globals globals;
   model::set_dimensions(*family_, model_, globals);
-  const int at = globals.find("num_layers");
-  return at < 0 ? 0 : globals.values[static_cast<std::size_t>(at)].integer;
+  return globals.integer("num_layers");
 }
 
 bool Lowering::has_metric(const std::string& program) const {

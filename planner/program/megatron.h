@@ -54,6 +54,11 @@ struct MegatronJob {
   std::int64_t stage() const { return rank / (tensor * data); }
 };
 
+/// The job's part; what Megatron does by itself where it has none.
+MegatronJob megatron_of(const TrainingJob& job);
+/// The schedule of its rank.
+PipelineShape pipeline_shape(const TrainingJob& job);
+
 /// Sets what the family's file needs to know of the job.
 void set_megatron_words(const TrainingJob& job, model::Globals& globals);
 

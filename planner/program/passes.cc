@@ -26,8 +26,7 @@ bool alike(const StorageInfo& a, const StorageInfo& b) {
 bool alike(const Compute& a, const Compute& b) { return alike_run(a, b) && a.module == b.module; }
 
 bool alike(const Collective& a, const Collective& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.bytes == b.bytes && a.group == b.group &&
-         a.peer == b.peer && a.module == b.module && a.backward == b.backward;
+  return alike_sent(a, b) && a.module == b.module;
 }
 
 /// Instructions that name neither a storage nor an event.

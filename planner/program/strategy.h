@@ -54,6 +54,8 @@ class Strategy {
   virtual tensor::Tensor clip(const std::vector<tensor::Tensor>& parameters, bool foreach);
   /// A parameter's gradient has been accumulated.
   virtual void after_gradient(tensor::TensorBody&) {}
+  /// Whether after_gradient does anything in the pass that runs.
+  virtual bool waits_for_gradients() const { return true; }
   /// The backward pass has ended.
   virtual void after_backward() {}
   /// The call that ran the backward pass has returned.

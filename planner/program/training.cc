@@ -56,11 +56,8 @@ class Trainer : public model::Host {
   /// The wrapper of the job's strategy, if any: before `loaded` is read.
   void wrap() {
     if (job_.titan) {
-      const int vocabulary = machine_.globals.find("vocab_size");
       split_ = std::make_unique<TitanTensor>(
-          runtime_, *job_.titan,
-          machine_.globals.values[static_cast<std::size_t>(vocabulary)].integer,
-          job_.fsdp2.has_value());
+          runtime_, *job_.titan, machine_.globals.integer("vocab_size"), job_.fsdp2.has_value());
     }
     strategy_ = make_strategy();
     wraps_late_ = job_.titan && job_.ddp;
@@ -111,6 +108,11 @@ class Trainer : public model::Host {
       optimizer_ = make_titan_tensor_optimizer(std::move(optimizer_), *job_.titan, machine_, root_);
     }
     for (const auto& group : groups_) optimizer_->construct(group);
+  }
+
+  /// Nothing happens to a gradient that has been accumulated.
+  bool gradients_alone() const {
+    return own_.empty() && strategy_ && !strategy_->waits_for_gradients();
   }
 
   void begin_step(int step) {
@@ -315,7 +317,7 @@ bool blocks_stand_alone(const TrainingJob& job) {
   const bool by_number = job.recompute == Recompute::every_second ||
                          job.recompute == Recompute::first_blocks ||
                          job.recompute == Recompute::chosen_blocks;
-  return !by_number && !job.ddp && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.titan;
+  return !by_number && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.titan;
 }
 
 /// What a framework's program makes before training, if it has a function for that; it lives to the
@@ -363,13 +365,10 @@ std::vector<DegreeFault> Lowering::check(const TrainingJob& job) const {
   model::set_dimensions(*family_, model_, globals);
   if (family_->framework == "megatron") return check_megatron(job, globals);
   if (!job.titan || family_->framework != "torchtitan") return {};
-  const auto number = [&](const char* name) {
-    return globals.values.at(static_cast<std::size_t>(globals.find(name))).integer;
-  };
-  const SplitNumbers split{number("num_attention_heads"), number("num_key_value_heads"),
-                           number("intermediate_size"),
-                           job.titan->sequence_parallel ? job.sequence : 0};
-  return check_titan(*job.titan, job.accumulation, number("num_hidden_layers"), split);
+  const SplitNumbers split{
+      globals.integer("num_attention_heads"), globals.integer("num_key_value_heads"),
+      globals.integer("intermediate_size"), job.titan->sequence_parallel ? job.sequence : 0};
+  return check_titan(*job.titan, job.accumulation, globals.integer("num_hidden_layers"), split);
 }
 
 Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
@@ -444,7 +443,10 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
     };
     Checkpointing checkpointing(job, machine);
     std::optional<BlockCopier> copier;
-    if (job.copy_blocks && blocks_stand_alone(job)) copier.emplace(machine);
+    if (job.copy_blocks && blocks_stand_alone(job)) {
+      copier.emplace(machine,
+                     BlockCopier::Around{[&] { return trainer.gradients_alone(); }, false});
+    }
     const model::CompiledClass& loop = class_of(library, program_class(job.program));
     ValueList locals(static_cast<std::size_t>(loop.slots));
     graph::Trace trace(runtime);

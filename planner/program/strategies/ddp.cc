@@ -72,6 +72,8 @@ class Ddp : public Strategy {
     }
   }
 
+  bool waits_for_gradients() const override { return collecting_; }
+
   void after_backward() override {
     const Scoped<tensor::Label> label(runtime_.label, {"ddp", 0, true});
     for (TensorBody* parameter : delayed_) ready(*parameter);

@@ -9,6 +9,7 @@
 #include <stdexcept>
 
 #include "model/machine.h"
+#include "program/block_copier.h"
 #include "program/repeat.h"
 #include "program/strategies/megatron_buffers.h"
 #include "program/strategies/megatron_checkpoint.h"
@@ -30,26 +31,8 @@ using tensor::Scoped;
 using tensor::Shape;
 using tensor::Tensor;
 
-MegatronJob job_of(const TrainingJob& job) { return job.megatron.value_or(MegatronJob{}); }
-
 bool ends_with(const std::string& text, const std::string& end) {
   return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
-}
-
-std::int64_t number_of(const model::Globals& globals, const char* name) {
-  const int i = globals.find(name);
-  return i < 0 ? 0 : globals.values[static_cast<std::size_t>(i)].integer;
-}
-
-PipelineShape shape_of(const TrainingJob& job) {
-  const MegatronJob megatron = job_of(job);
-  PipelineShape shape;
-  shape.schedule = megatron.virtual_stages > 1 ? PipelineSchedule::interleaved : megatron.schedule;
-  shape.stages = megatron.pipeline;
-  shape.stage = megatron.stage();
-  shape.micro_batches = job.accumulation;
-  shape.chunks = megatron.virtual_stages;
-  return shape;
 }
 
 /// One chunk of the model with what belongs to it.
@@ -65,7 +48,7 @@ class MegatronRun : public model::Host, public StageProgram {
  public:
   MegatronRun(const TrainingJob& job, Machine& machine, PassCopier& copier)
       : job_(job),
-        megatron_(job_of(job)),
+        megatron_(megatron_of(job)),
         machine_(machine),
         runtime_(machine.runtime),
         parallel_(runtime_, tensor_ranks(), megatron_.tensor_rank(), megatron_.sequence_parallel),
@@ -119,6 +102,11 @@ class MegatronRun : public model::Host, public StageProgram {
   }
 
   void set_step(int step) { step_ = step; }
+  /// Nothing tells one from another, and their backward passes come in the order of the forward.
+  bool blocks_stand_alone() const {
+    return megatron_.recompute != MegatronJob::Recompute::full_block &&
+           megatron_.virtual_stages == 1;
+  }
 
   Value run(const std::string& name, Value* arguments) override;
 
@@ -152,7 +140,7 @@ class MegatronRun : public model::Host, public StageProgram {
     }
     return ranks;
   }
-  std::int64_t number(const char* name) const { return number_of(machine_.globals, name); }
+  std::int64_t number(const char* name) const { return machine_.globals.integer(name); }
 
   void move_to_device(const Module& root);
   void list_parameters(Chunk& chunk);
@@ -294,7 +282,7 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
     optimizer_->zero_grad();
   } else if (name == "forward_backward") {
     StageSettings settings;
-    settings.shape = shape_of(job_);
+    settings.shape = pipeline_shape(job_);
     settings.ranks = stage_ranks();
     const std::int64_t rows =
         parallel_.sequence() ? job_.sequence / megatron_.tensor : job_.sequence;
@@ -389,77 +377,7 @@ void MegatronRun::sum_norm_gradients() {
   parallel_.wait(parallel_.exchange(CollectiveKind::all_reduce, together));
 }
 
-/// A split of layers that was given must be one of all layers, over all stages.
-std::vector<DegreeFault> check_stage_layers(const MegatronJob& job, std::int64_t layers) {
-  const auto stages = static_cast<std::int64_t>(job.stage_layers.size());
-  const auto text = [](std::int64_t n) { return std::to_string(n); };
-  if (job.virtual_stages > 1) {
-    return {{"stage_layers", "stages of several chunks take equally many layers", 1}};
-  }
-  if (stages != job.pipeline) {
-    return {{"stage_layers",
-             "layers of " + text(stages) + (stages == 1 ? " stage" : " stages") +
-                 " for a pipeline of " + text(job.pipeline),
-             job.pipeline}};
-  }
-  std::int64_t sum = 0;
-  for (const std::int64_t own : job.stage_layers) {
-    if (own < 1) return {{"stage_layers", "a stage of " + text(own) + " layers", 1}};
-    sum += own;
-  }
-  if (sum == layers) return {};
-  return {{"stage_layers", "the stages hold " + text(sum) + " of " + text(layers) + " layers",
-           std::max<std::int64_t>(1, job.stage_layers.back() + layers - sum)}};
-}
-
 }  // namespace
-
-void set_megatron_words(const TrainingJob& job, model::Globals& globals) {
-  const MegatronJob megatron = job_of(job);
-  globals.set("tensor_parallel", Value::of(megatron.tensor));
-  globals.set("sequence_parallel",
-              Value::of_bool(megatron.sequence_parallel && megatron.tensor > 1));
-  globals.set("bias_activation_fusion", Value::of_bool(megatron.bias_activation_fusion));
-  globals.set("softmax_fp32", Value::of_bool(megatron.softmax_fp32));
-  globals.set("has_attention_mask", Value::of_bool(megatron.attention_mask));
-  const int i = globals.find("vocab_size");
-  if (i < 0) return;
-  Value& vocabulary = globals.values[static_cast<std::size_t>(i)];
-  const std::int64_t multiple = 128 * megatron.tensor;
-  vocabulary = Value::of(megatron.padded_vocabulary > 0
-                             ? megatron.padded_vocabulary
-                             : (vocabulary.integer + multiple - 1) / multiple * multiple);
-}
-
-std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals) {
-  const MegatronJob megatron = job_of(job);
-  std::vector<DegreeFault> faults;
-  for (const auto& [key, degree] : {std::pair{"tp", megatron.tensor},
-                                    {"pp", megatron.pipeline},
-                                    {"dp", megatron.data},
-                                    {"virtual_stages", megatron.virtual_stages}}) {
-    if (degree < 1) faults.push_back({key, "a degree of " + std::to_string(degree), 1});
-  }
-  if (!faults.empty()) return faults;
-  if (megatron.rank < 0 || megatron.rank >= megatron.ranks()) {
-    faults.push_back(
-        {"rank",
-         "no rank " + std::to_string(megatron.rank) + " among " + std::to_string(megatron.ranks()),
-         std::clamp<std::int64_t>(megatron.rank, 0, megatron.ranks() - 1)});
-    return faults;
-  }
-  SplitNumbers numbers;
-  numbers.heads = number_of(globals, "num_attention_heads");
-  numbers.key_value_heads = number_of(globals, "num_query_groups");
-  numbers.ffn = number_of(globals, "ffn_hidden_size");
-  numbers.sequence = megatron.sequence_parallel ? job.sequence : 0;
-  faults = check_tensor_degree(numbers, megatron.tensor);
-  const std::int64_t layers = number_of(globals, "num_layers");
-  auto of_pipeline = megatron.stage_layers.empty() ? check_pipeline(shape_of(job), layers)
-                                                   : check_stage_layers(megatron, layers);
-  for (DegreeFault& fault : of_pipeline) faults.push_back(std::move(fault));
-  return faults;
-}
 
 void run_megatron(const TrainingJob& job, Machine& machine, const model::CompiledClass& root,
                   const model::CompiledClass& loop) {
@@ -476,6 +394,10 @@ void run_megatron(const TrainingJob& job, Machine& machine, const model::Compile
     machine.runtime.mark("loaded", 0, true);
     end = here();
     ValueList locals(static_cast<std::size_t>(loop.slots));
+    std::optional<BlockCopier> blocks;
+    if (job.copy_blocks && run.blocks_stand_alone()) {
+      blocks.emplace(machine, BlockCopier::Around{[] { return true; }, true});
+    }
     for (int step = 1; step <= job.steps; ++step) {
       // The first step makes what stays (tables, buffers that grow); later ones are alike.
       if (step > 2 && job.repeat_steps && repeat_step(program, range, step)) {
@@ -491,6 +413,7 @@ void run_megatron(const TrainingJob& job, Machine& machine, const model::Compile
       copier.rename();
       end = here();
     }
+    if (blocks) blocks->finish();
   }
   // What is freed as the run goes is none of the program.
   program.instructions.resize(end.first_instruction);

@@ -17,11 +17,6 @@ using tensor::Tensor;
 
 namespace {
 
-std::int64_t number(const Machine& machine, const char* name) {
-  const int at = machine.globals.find(name);
-  return machine.globals.values.at(static_cast<std::size_t>(at)).integer;
-}
-
 /// The hooks of several stages, each for its own modules.
 class HooksOfStages : public model::ModuleHooks {
  public:
@@ -47,7 +42,7 @@ std::vector<const Module*> build_titan_stages(const TrainingJob& job, Machine& m
   const std::vector<std::int64_t> held = titan_stages(*job.titan);
   const std::int64_t stages = job.titan->stages();
   const std::vector<std::int64_t> layers =
-      titan_stage_layers(stages, number(machine, "num_hidden_layers"));
+      titan_stage_layers(stages, machine.globals.integer("num_hidden_layers"));
   std::vector<const Module*> roots;
   for (const std::int64_t stage : held) {
     const std::string path = held.size() > 1 ? "stage" + std::to_string(stage) : "";
@@ -139,7 +134,7 @@ std::unique_ptr<pipelining::Stage> TitanPipeline::make_stage(std::size_t i) {
         static_cast<std::int32_t>(titan.rank % width + shape.rank_of(s) * width));
   }
   const std::int64_t rows = titan.sequence_parallel ? job_.sequence / titan.tensor : job_.sequence;
-  settings.exchanged = {job_.micro_batch, rows, number(machine_, "hidden_size")};
+  settings.exchanged = {job_.micro_batch, rows, machine_.globals.integer("hidden_size")};
   settings.dtype = job_.fsdp2 ? job_.fsdp2->compute.value_or(job_.parameters) : job_.parameters;
   return std::make_unique<pipelining::Stage>(
       machine_, *roots_[i], shardings_[i] ? shardings_[i]->of_stage() : nullptr, settings);
