@@ -134,8 +134,6 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   void leave_gradients(const Call& call, tensor::Tensor& gradient);
   void count_saved();
   void add_work();
-  /// Unlike operators that pay, of so many.
-  static std::size_t most_unlike(std::size_t calls) { return 256 + calls / 4; }
   std::uint32_t layer_of(By by) const;
   std::uint32_t layer_in(const Call& call, std::size_t op) const;
 

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <deque>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "program/clip.h"
 #include "program/strategies/fsdp1_handle.h"
@@ -40,13 +42,12 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
   void wrap(const Module& root) override {
     const Scoped<Label> label(runtime_.label, {"parameter", 0, false});
     if (job_.built_on_host) runtime_.meta = false;
-    if (job_.blocks) {
-      for (Module& m : machine_.modules) {
-        if (m.type->spec->recompute_unit) make_unit(m);
-      }
+    const ModelPlaces places(machine_);
+    for (Module& m : machine_.modules) {
+      if (job_.blocks && m.type->spec->recompute_unit) make_unit(m, places);
     }
     for (Module& m : machine_.modules) {
-      if (&m == &root) make_unit(m);
+      if (&m == &root) make_unit(m, places);
     }
     root_ = &units_.back();
     ordered_.push_back(root_);
@@ -107,8 +108,9 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
   }
 
  private:
-  void make_unit(Module& module) {
+  void make_unit(Module& module, const ModelPlaces& places) {
     Unit& unit = units_.emplace_back();
+    of_modules_.emplace(&module, &unit);
     unit.module = &module;
     module.hooked = true;
     std::vector<model::Parameter> listed;
@@ -118,27 +120,22 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
       listed.push_back(std::move(p));
     }
     // _init_utils.py, _move_module_to_device, with a device_id
-    if (job_.built_on_host) move_to_device(machine_, listed, {&module});
+    if (job_.built_on_host) move_to_device(runtime_, places, listed, {&module});
     if (listed.empty()) return;
     const Scoped<Label> label(runtime_.label, {"parameter", module.label, false});
-    unit.handle = std::make_unique<Handle>(job_, mesh_, std::move(listed), machine_);
+    unit.handle = std::make_unique<Handle>(job_, mesh_, std::move(listed), machine_, places);
+    for (const Tensor& original : unit.handle->originals) managed_.insert(original.get());
+    managed_bases_.insert(unit.handle->flat.get());
   }
 
   bool is_managed(const Tensor& tensor) const {
-    for (const Unit& unit : units_) {
-      if (!unit.handle) continue;
-      const auto& own = unit.handle->originals;
-      if (std::find(own.begin(), own.end(), tensor) != own.end()) return true;
-      if (tensor->base == unit.handle->flat) return true;
-    }
-    return false;
+    return managed_.count(tensor.get()) > 0 || managed_bases_.count(tensor->base.get()) > 0;
   }
 
   Unit& unit_of(const Module& module) {
-    for (Unit& unit : units_) {
-      if (unit.module == &module) return unit;
-    }
-    throw std::runtime_error("a module with hooks is no unit");
+    const auto found = of_modules_.find(&module);
+    if (found == of_modules_.end()) throw std::runtime_error("a module with hooks is no unit");
+    return *found->second;
   }
 
   bool reshards_after_forward(const Handle& handle) const {
@@ -433,6 +430,8 @@ class Fsdp1 : public Strategy, public model::ModuleHooks {
   Runtime& runtime_;
   Mesh mesh_, copies_;
   std::deque<Unit> units_;
+  std::unordered_map<const Module*, Unit*> of_modules_;
+  std::unordered_set<const tensor::TensorBody*> managed_, managed_bases_;
   std::vector<Unit*> ordered_;  // the root, then as the model lists them
   Unit* root_ = nullptr;
   std::vector<Handle*> forward_order_, backward_order_;

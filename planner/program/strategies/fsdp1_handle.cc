@@ -18,13 +18,12 @@ constexpr std::int64_t alignment = 16;  // bytes, of original parameters in the 
 }  // namespace
 
 Handle::Handle(const Fsdp1Job& job, const Mesh& mesh, std::vector<model::Parameter> listed,
-               model::Machine& machine)
+               model::Machine& machine, const ModelPlaces& places)
     : original_dtype(listed.front().tensor.dtype()),
       compute_dtype(job.compute.value_or(original_dtype)),
       reduce_dtype(job.reduce.value_or(job.compute.value_or(original_dtype))),
       job_(job),
       mesh_(mesh),
-      machine_(machine),
       runtime_(machine.runtime) {
   bool trainable = false;
   for (const model::Parameter& p : listed) {
@@ -33,7 +32,7 @@ Handle::Handle(const Fsdp1Job& job, const Mesh& mesh, std::vector<model::Paramet
       throw std::runtime_error("FullyShardedDataParallel flattens parameters of one dtype only");
     }
   }
-  flatten(listed);
+  flatten(listed, places);
   flat->leaf_requires_grad = trainable;
   if (job_.original_parameters) {
     for (const model::Parameter& p : listed) originals.push_back(p.tensor);
@@ -55,7 +54,7 @@ std::int64_t Handle::pad(std::int64_t count, std::vector<Tensor>& padding) {
   return count;
 }
 
-void Handle::flatten(const std::vector<model::Parameter>& listed) {
+void Handle::flatten(const std::vector<model::Parameter>& listed, const ModelPlaces& places) {
   const Scoped<bool> no_grad(runtime_.grad_enabled, false);
   const std::int64_t aligned =
       job_.original_parameters ? alignment / element_size(compute_dtype) : 1;
@@ -66,7 +65,7 @@ void Handle::flatten(const std::vector<model::Parameter>& listed) {
     part.shape = p.tensor.shape();
     part.start = count_;
     part.count = p.tensor.count();
-    part.places = places_of(machine_, p.tensor);
+    part.places = places.of(p.tensor);
     pieces_.push_back(part.count);
     is_padding_.push_back(false);
     count_ += part.count;

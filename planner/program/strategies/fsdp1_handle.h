@@ -17,7 +17,7 @@ class Handle {
   /// Joins the parameters in one tensor and keeps this rank's part of it; what the parameters held
   /// goes.
   Handle(const Fsdp1Job& job, const Mesh& mesh, std::vector<model::Parameter> listed,
-         model::Machine& machine);
+         model::Machine& machine, const ModelPlaces& places);
 
   /// Makes and lets go what the first forward finds freed (init_flat_param_attributes).
   void init_attributes();
@@ -67,7 +67,7 @@ class Handle {
     std::vector<Place> places;
   };
 
-  void flatten(const std::vector<model::Parameter>& listed);
+  void flatten(const std::vector<model::Parameter>& listed, const ModelPlaces& places);
   std::int64_t pad(std::int64_t count, std::vector<tensor::Tensor>& padding);
   void keep_shard();
   void place_views();
@@ -81,7 +81,6 @@ class Handle {
 
   const Fsdp1Job& job_;
   const Mesh& mesh_;
-  model::Machine& machine_;
   tensor::Runtime& runtime_;
   std::vector<Part> parts_;
   std::vector<std::int64_t> pieces_;  // parts and padding in their order

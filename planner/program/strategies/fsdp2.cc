@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "program/clip.h"
 #include "program/materialize.h"
@@ -69,11 +72,13 @@ class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
     const Scoped<tensor::Label> label(runtime_.label, {"parameter", 0, false});
     if (job_.built_on_host) runtime_.meta = false;
     root_path_ = root.path;
+    places_.emplace(shared_.machine);
     std::vector<Unit*> of_blocks;
     for (const Fsdp2Unit& call : calls()) make_units(call, of_blocks);
     for (Module& m : shared_.machine.modules) {
       if (&m == &root) root_ = &make_unit({&m}, job_.reshard_root.value_or(false));
     }
+    places_.reset();
     root_->group.to_smaller_mesh = false;
     set_prefetches(of_blocks);
     in_module_order();
@@ -269,25 +274,22 @@ class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
     unit.group.reshard_after_forward = reshard;
     unit.group.to_smaller_mesh = job_.reshard_ranks > 1 && job_.reshard_ranks < job_.ranks;
     std::vector<model::Parameter> listed;
+    std::unordered_set<const tensor::TensorBody*> seen;
     for (Module* m : modules) {
       m->hooked = true;
       for (model::Parameter& p : shared_.machine.parameters(*m)) {
-        const bool again = std::any_of(listed.begin(), listed.end(),
-                                       [&](const auto& other) { return other.tensor == p.tensor; });
-        if (!again) listed.push_back(std::move(p));
+        const bool known =
+            managed_.count(p.tensor.get()) > 0 || !seen.insert(p.tensor.get()).second;
+        if (!known) listed.push_back(std::move(p));
       }
     }
-    std::erase_if(listed, [&](const model::Parameter& p) {
-      return std::find(managed_.begin(), managed_.end(), p.tensor.get()) != managed_.end();
-    });
     // _fsdp_init.py, _move_states_to_device
-    if (job_.built_on_host) move_to_device(shared_.machine, listed, unit.modules);
+    if (job_.built_on_host) move_to_device(runtime_, *places_, listed, unit.modules);
     for (const model::Parameter& p : listed) {
       const tensor::Scoped<tensor::Label> label(runtime_.label,
                                                 {"parameter", p.module->label, false});
-      unit.group.parameters.emplace_back(p.tensor, places_of(shared_.machine, p.tensor),
-                                         meshes_.shard, job_);
-      managed_.push_back(unit.group.parameters.back().shard.get());
+      unit.group.parameters.emplace_back(p.tensor, places_->of(p.tensor), meshes_.shard, job_);
+      managed_.insert(unit.group.parameters.back().shard.get());
       unit.group.parameters.back().partial_sum =
           job_.tensor > 1 && p.module->type->spec->name == job_.whole_class;
     }
@@ -309,23 +311,23 @@ class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
 
   /// Units as named_modules lists them: the root first (_lazy_init).
   void in_module_order() {
+    for (Unit& unit : units_) {
+      for (const Module* m : unit.modules) of_modules_[m].push_back(&unit);
+    }
+    std::unordered_set<const Unit*> listed;
     for (const Module& m : shared_.machine.modules) {
-      for (Unit& unit : units_) {
-        const bool listed = std::find(ordered_.begin(), ordered_.end(), &unit) != ordered_.end();
-        const auto& own = unit.modules;
-        if (!listed && std::find(own.begin(), own.end(), &m) != own.end()) {
-          ordered_.push_back(&unit);
-        }
+      const auto of_module = of_modules_.find(&m);
+      if (of_module == of_modules_.end()) continue;
+      for (Unit* unit : of_module->second) {
+        if (listed.insert(unit).second) ordered_.push_back(unit);
       }
     }
   }
 
   Unit& unit_of(const Module& module) {
-    for (Unit& unit : units_) {
-      const auto& own = unit.modules;
-      if (std::find(own.begin(), own.end(), &module) != own.end()) return unit;
-    }
-    throw std::runtime_error("a module with hooks is no unit");
+    const auto found = of_modules_.find(&module);
+    if (found == of_modules_.end()) throw std::runtime_error("a module with hooks is no unit");
+    return *found->second.front();
   }
 
   /// Gathers come after what the optimizer has queued (_root_pre_forward).
@@ -418,7 +420,9 @@ class Fsdp2 : public Strategy, public StageSharding, public model::ModuleHooks {
   Runtime& runtime_;
   std::deque<Unit> units_;
   std::vector<Unit*> ordered_;
-  std::vector<const tensor::TensorBody*> managed_;  // shards that belong to a unit
+  std::unordered_map<const Module*, std::vector<Unit*>> of_modules_;
+  std::optional<ModelPlaces> places_;                      // while units are made
+  std::unordered_set<const tensor::TensorBody*> managed_;  // shards that belong to a unit
   std::string root_path_;
   Unit* root_ = nullptr;
   Unit* running_root_ = nullptr;  // of the forward that runs

@@ -1,6 +1,7 @@
 #include "program/strategies/mesh.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "tensor/ops.h"
 
@@ -9,14 +10,26 @@ namespace shardfit::program {
 using tensor::Runtime;
 using tensor::Tensor;
 
-std::vector<Place> places_of(model::Machine& machine, const Tensor& tensor) {
-  std::vector<Place> places;
+ModelPlaces::ModelPlaces(model::Machine& machine) {
   for (model::Module& m : machine.modules) {
     for (std::size_t i = 0; i < m.tensors.size(); ++i) {
-      if (m.tensors[i] == tensor) places.push_back({&m, i});
+      if (m.tensors[i]) places_.emplace_back(m.tensors[i].get(), Place{&m, i});
     }
+    if (m.tensors.size() > m.type->spec->parameters.size()) with_buffers_.push_back(&m);
   }
-  return places;
+  std::stable_sort(places_.begin(), places_.end(),
+                   [](const auto& a, const auto& b) { return std::less<>()(a.first, b.first); });
+}
+
+std::vector<Place> ModelPlaces::of(const Tensor& tensor) const {
+  std::vector<Place> found;
+  auto at = std::lower_bound(
+      places_.begin(), places_.end(), tensor.get(),
+      [](const auto& place, const auto* body) { return std::less<>()(place.first, body); });
+  for (; at != places_.end() && at->first == tensor.get(); ++at) {
+    if (at->second.module->tensors[at->second.index] == tensor) found.push_back(at->second);
+  }
+  return found;
 }
 
 namespace {
@@ -30,25 +43,29 @@ void move_to_device(Runtime& runtime, const Tensor& tensor) {
 }
 
 bool is_below(const model::Module& module, const model::Module& top) {
-  return top.path.empty() || module.path == top.path || module.path.starts_with(top.path + ".");
+  const std::size_t length = top.path.size();
+  return length == 0 || (module.path.starts_with(top.path) &&
+                         (module.path.size() == length || module.path[length] == '.'));
 }
 
 }  // namespace
 
-void move_to_device(model::Machine& machine, const std::vector<model::Parameter>& parameters,
+void move_to_device(Runtime& runtime, const ModelPlaces& places,
+                    const std::vector<model::Parameter>& parameters,
                     const std::vector<const model::Module*>& modules) {
-  Runtime& runtime = machine.runtime;
   for (const model::Parameter& p : parameters) {
     const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", p.module->label, false});
     move_to_device(runtime, p.tensor);
   }
-  for (const model::Module& m : machine.modules) {
+  for (const model::Module* m : places.with_buffers()) {
     const bool below = std::any_of(modules.begin(), modules.end(),
-                                   [&](const auto* top) { return is_below(m, *top); });
+                                   [&](const auto* top) { return is_below(*m, *top); });
     if (!below) continue;
-    const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", m.label, false});
-    const std::size_t buffers = m.type->spec->parameters.size();
-    for (std::size_t i = buffers; i < m.tensors.size(); ++i) move_to_device(runtime, m.tensors[i]);
+    const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", m->label, false});
+    const std::size_t buffers = m->type->spec->parameters.size();
+    for (std::size_t i = buffers; i < m->tensors.size(); ++i) {
+      move_to_device(runtime, m->tensors[i]);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // What the sharding strategies share: ranks in a row, and where a model holds a tensor.
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "model/machine.h"
@@ -14,11 +15,25 @@ struct Place {
   model::Module* module;
   std::size_t index;
 };
-std::vector<Place> places_of(model::Machine& machine, const tensor::Tensor& tensor);
+
+/// Where a model holds its tensors, looked up once for all of them.
+class ModelPlaces {
+ public:
+  explicit ModelPlaces(model::Machine& machine);
+  /// Of a tensor that the model has held since.
+  std::vector<Place> of(const tensor::Tensor& tensor) const;
+  /// Modules that have buffers.
+  const std::vector<const model::Module*>& with_buffers() const { return with_buffers_; }
+
+ private:
+  std::vector<std::pair<const tensor::TensorBody*, Place>> places_;  // by tensor
+  std::vector<const model::Module*> with_buffers_;
+};
 
 /// Takes what was built on the host to the device before it is sharded: these parameters, then the
 /// buffers below the modules, one by one. What is there already stays.
-void move_to_device(model::Machine& machine, const std::vector<model::Parameter>& parameters,
+void move_to_device(tensor::Runtime& runtime, const ModelPlaces& places,
+                    const std::vector<model::Parameter>& parameters,
                     const std::vector<const model::Module*>& modules);
 
 /// Ranks that share something, this rank's position among them.
