@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <random>
 
+#include "run/memory_clock.h"
 #include "run/observe.h"
 #include "support.h"
 
@@ -123,6 +124,23 @@ TEST_CASE("a run under shares of the total holds for no other capacity") {
   settings.per_process_memory_fraction = 0.5;
   const run::CapacityRange range = run_at(program, 1LL << 34, settings).same_capacities;
   CHECK(range.from >= range.below);
+}
+
+TEST_CASE(
+    "what is asked for at peaks is no more than is asked for, and no capacity below it runs") {
+  std::mt19937_64 random(5);
+  for (unsigned round = 0; round < test::fuzz_rounds(30); ++round) {
+    const Program program = random_program(random);
+    const RunResult result = run::run_program(program, {});
+    std::int64_t most = 0;
+    for (const run::RequestedPeak& peak : run::requested_peaks(program)) {
+      most = std::max(most, peak.bytes);
+    }
+    const std::int64_t asked = run::requested_at_peaks(result);
+    CHECK(asked > 0);
+    CHECK(asked <= most);
+    CHECK(run::least_capacity(program, {}, false) >= asked);
+  }
 }
 
 TEST_CASE("the least capacity is enough, and two MiB less are not") {

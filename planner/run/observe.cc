@@ -5,8 +5,6 @@
 #include <deque>
 #include <memory>
 
-#include "run/memory_clock.h"
-
 namespace shardfit::run {
 namespace {
 
@@ -252,9 +250,8 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
   capacities.know(unlimited);
   // Never less than what is asked for at one moment; and what it reserves where nothing limits it
   // is enough, but for settings that count in shares of the card.
-  std::int64_t asked = 0;
-  for (const RequestedPeak& peak : requested_peaks(program)) asked = std::max(asked, peak.bytes);
-  std::int64_t low = std::max<std::int64_t>(1, pages_of(asked)) - 1;  // does not run
+  const std::int64_t asked = pages_of(requested_at_peaks(unlimited));
+  std::int64_t low = std::max<std::int64_t>(1, asked) - 1;  // does not run
   std::int64_t high = std::max(low + 1, pages_of(reserved));
   while (!capacities.ask(high * driver_page).runs) {
     low = high;

@@ -1,6 +1,8 @@
 #include "run/run.h"
 
+#include <algorithm>
 #include <cassert>
+#include <numeric>
 
 namespace shardfit::run {
 namespace {
@@ -151,6 +153,15 @@ class Clock {
 };
 
 }  // namespace
+
+std::int64_t requested_at_peaks(const RunResult& run) {
+  const auto sum = [](const ByCategory& bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
+  };
+  std::int64_t most = sum(run.loading.categories);
+  for (const PhaseReading& phase : run.phases) most = std::max(most, sum(phase.categories));
+  return most;
+}
 
 RunResult run_program(const Program& program, const RunLimits& limits) {
   return Clock(program, limits).run();

@@ -50,6 +50,10 @@ struct RunResult {
   std::optional<Failure> failure;
 };
 
+/// Bytes the program asked for where a phase's allocated bytes peaked, the most of all phases: no
+/// allocator runs it in less.
+std::int64_t requested_at_peaks(const RunResult& run);
+
 struct RunLimits {
   std::int64_t total = CachingAllocator::largest_total;  // what the runtime reports
   std::int64_t context = 0;                              // in use outside the allocator

@@ -62,7 +62,10 @@ std::vector<Step> single_steps(const Option& option) {
     steps.push_back({std::move(words), std::move(apply)});
     return steps.back();
   };
-  if (!rank.allocator.expandable_segments) {
+  // Gaps between blocks are all that another mode of the allocator can spare.
+  const Judgement& own = option.worst_gpu().judgement;
+  const bool gaps = run::requested_at_peaks(own.unlimited) <= own.budget;
+  if (!rank.allocator.expandable_segments && gaps) {
     add("allocator expandable_segments:True", [](Variant& v) {
       v.allocator.expandable_segments = true;
     }).same_program = true;
