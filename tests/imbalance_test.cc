@@ -65,6 +65,21 @@ TEST_CASE("the last stage's share of parameters and states: the head is the caus
   CHECK((*share)["fix"]["needed_bytes"].GetInt64() <= most_needed(plan));
 }
 
+TEST_CASE("from how much more on an imbalance is named is the person's to say") {
+  const auto count = [](const std::string& more) {
+    const auto plan = stages("--accumulation 8 " + more);
+    return plan["options"][0]["imbalances"].Size();
+  };
+  const auto usual = count("");
+  CHECK(usual > 0);
+  CHECK(count("--imbalance 0.1") == usual);
+  CHECK(count("--imbalance 5") == 0);
+  const test::TemporaryFile plan(
+      "model: llama-3-8b\njob: {framework: megatron, pp: 4, accumulation: 8}\n"
+      "options: [{on: 4xh200}]\nimbalance: 5\n");
+  CHECK(plan_of(plan.path)["options"][0]["imbalances"].Empty());
+}
+
 TEST_CASE("GPUs of one stage are named once, and each stage that is named has cause and fix") {
   const auto plan = stages("--accumulation 8 --parallel tensor --tp 2", "8xh200");
   const Value& imbalances = plan["options"][0]["imbalances"];

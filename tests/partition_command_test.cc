@@ -116,6 +116,20 @@ TEST_CASE("partition: parts that are not contiguous are never silent and never w
   CHECK(table(o).find("above the best (lower") != std::string::npos);
 }
 
+TEST_CASE("partition: units thrown about find better parts, within the budget") {
+  auto o = file("dnn-partitioning/layer/gnmt_inference.json", 2);
+  o.cpus = 0;
+  o.gpu_bytes = "1000 GiB";
+  o.non_contiguous = true;
+  Answer free = ask(o);
+  CHECK(free.number("objective") < 91.3565 * (1 + 1e-6));  // a MIP within 6e-4
+  CHECK(free.number("objective") >= free.number("lower_bound"));
+  o.budget_seconds = 0.5;
+  Answer soon = ask(o);
+  CHECK(soon.number("cpu_seconds") < 1.5);
+  CHECK(soon.number("objective") >= free.number("lower_bound"));
+}
+
 TEST_CASE("partition: what does not fit says what is missing") {
   auto o = file("dnn-partitioning/layer/bert24_inference.json", 2);
   o.cpus = 0;
@@ -134,6 +148,11 @@ TEST_CASE("partition: bad options and unknown formats are input errors") {
   o.gpu_bytes = "";
   o.gpu_speed = "fast";
   CHECK(complaint(o).find("--gpu-speed") != std::string::npos);
+  o.gpu_speed = "1,1e300";
+  CHECK(complaint(o).find("'1e300' is no speed") != std::string::npos);
+  o.gpu_speed = "";
+  o.budget_seconds = std::numeric_limits<double>::quiet_NaN();
+  CHECK(complaint(o).find("--budget is not from 0") != std::string::npos);
   test::TemporaryFile other("a: 1\n");
   o = {};
   o.file = other.path;

@@ -47,14 +47,18 @@ const char* cell_word(const BatchRow& row, std::int64_t micro) {
 void write_rows(const BatchTable& table, std::ostream& out) {
   const bool lengths = table.reads_sequence;
   out << "  " << right(lengths ? "sequence" : "", 9);
-  for (const std::int64_t micro : table.micro_batches) out << right(format_count(micro), 6);
-  out << right("largest", 9) << (lengths ? right("tokens", 10) : "") << "\n";
+  for (const std::int64_t micro : table.micro_batches) out << right(format_count(micro), 7);
+  out << right("largest", 9) << right("free", 11) << (lengths ? right("tokens", 11) : "") << "\n";
   for (const BatchRow& row : table.rows) {
     out << "  " << right(lengths ? format_count(row.sequence) : "", 9);
-    for (const std::int64_t micro : table.micro_batches) out << right(cell_word(row, micro), 6);
+    for (const std::int64_t micro : table.micro_batches) out << right(cell_word(row, micro), 7);
     const std::string known = row.largest == 0 ? "" : format_count(row.largest);
     out << right(row.decided ? (known.empty() ? "none" : known) : known + "?", 9);
-    if (lengths && row.largest > 0) out << right(format_count(row.largest * row.sequence), 10);
+    const BatchCell* best = row.find(row.largest);
+    if (best && best->headroom) {
+      out << right(format_bytes(Bytes(*best->headroom)), 11);
+      if (lengths) out << right(format_count(row.largest * row.sequence), 11);
+    }
     out << "\n";
   }
 }
@@ -80,8 +84,34 @@ void write_longest(const Option& option, const BatchTable& table, std::ostream& 
   }
 }
 
+/// What the table does not show.
+void notes(const Option& option, const BatchTable& table, std::ostream& out) {
+  const bool capped = std::any_of(table.rows.begin(), table.rows.end(), [](const BatchRow& row) {
+    return row.largest == search::most_samples && !row.next;
+  });
+  if (capped) {
+    out << "\n  "
+        << report::wrapped("micro-batches of more than " + format_count(search::most_samples) +
+                               " samples are not tried: a larger one may fit",
+                           4, 2);
+  }
+  std::vector<std::string> others;
+  for (const search::Alternative& other : option.others) {
+    const std::string& name = search::name_of(other.parallel);
+    const bool known = std::find(others.begin(), others.end(), name) != others.end();
+    if (other.applies && !known) others.push_back(name);
+  }
+  if (others.empty()) return;
+  out << "\n  "
+      << report::wrapped(
+             "the table is of one way to share the job, the one that 'plan' takes at "
+             "the job's own batch; --parallel gives that of another: " +
+                 join(others),
+             4, 2);
+}
+
 void write_table(const Option& option, const BatchTable& table, std::ostream& out) {
-  const std::string parallel = search::name_of(option.parallel);
+  const std::string parallel = search::name_of(option.parallel, option.split);
   out << option.spec->name << " (" << parallel << "): what fits of micro-batch"
       << (table.reads_sequence ? " by sequence" : "; this network reads no sequence") << "\n\n";
   write_rows(table, out);
@@ -89,6 +119,7 @@ void write_table(const Option& option, const BatchTable& table, std::ostream& ou
     return format_count(cell.micro_batch) +
            (table.reads_sequence ? " x " + format_count(cell.sequence) : "");
   };
+  notes(option, table, out);
   const bool stopped = std::any_of(table.rows.begin(), table.rows.end(),
                                    [](const BatchRow& row) { return row.next.has_value(); });
   if (stopped) out << "\n  what stops the next one\n";
@@ -125,6 +156,12 @@ void write_cell(Json& json, const BatchCell& cell) {
   json.String(cell.phase.c_str());
   json.Key("reason");
   json.String(cell.reason.c_str());
+  json.Key("headroom_bytes");
+  if (cell.headroom) {
+    json.Int64(*cell.headroom);
+  } else {
+    json.Null();
+  }
   json.EndObject();
 }
 
@@ -249,6 +286,10 @@ void refuse_words(const spec::PlanSpec& spec, Diagnostics& faults) {
   if (spec.hypothesis) faults.error(spec.hypothesis->where, "'batch' takes no hypothesis", {note});
   for (const spec::OptionSpec& option : spec.options) {
     const spec::JobSpec& job = option.job;
+    if (job.any_micro_batch) {
+      faults.error(*job.any_micro_batch, "'batch' looks for the micro-batch itself, found 'auto'",
+                   {"leave it out"});
+    }
     if (job.recompute.value.kind == spec::RecomputeKind::automatic) {
       faults.error(job.recompute.where, "the table of batches is of one recompute, found 'auto'",
                    {"give --recompute none, full or selective:POLICY; 'plan' searches"});

@@ -71,8 +71,9 @@ double bytes_value(const std::string& text) {
 
 double speed_value(const std::string& text) {
   const std::optional<double> speed = parse_real(text);
-  if (!speed || *speed <= 0)
-    refuse("--gpu-speed", quoted(text) + " is no speed", {"expected for example 1,0.5"});
+  if (!speed || !(*speed >= 1e-6) || *speed > 1e6)
+    refuse("--gpu-speed", quoted(text) + " is no speed",
+           {"expected a number from 0.000001 to 1,000,000, for example 1,0.5"});
   return *speed;
 }
 
@@ -336,9 +337,9 @@ void solve_chain(const PartitionOptions& options, const SourcePtr& source,
   answer->format = "rotor chain";
   answer->unit = "ms";
   answer->objective_name = "most forward and backward time of a stage";
-  answer->task = counted(chain.length(), "layer", "layers") + " on " +
-                 counted(gpus, "GPU", "GPUs") + " of " +
-                 format_bytes(Bytes(static_cast<std::int64_t>(budget * unit)));
+  answer->task =
+      counted(chain.length(), "layer", "layers") + " on " + counted(gpus, "GPU", "GPUs") +
+      (options.gpu_bytes.empty() ? " with all the memory it takes" : " of " + options.gpu_bytes);
   answer->notes.push_back("sizes are rounded up to slots of " +
                           format_bytes(Bytes(static_cast<std::int64_t>(unit))) +
                           "; within that resolution every cut and recomputation is covered");
@@ -421,7 +422,9 @@ int partition_command(const PartitionOptions& options, std::ostream& out, std::o
   if (options.cpus > 4096) refuse("--cpus", "is not from 0 to 4096");
   if (options.microbatches < 0 || options.microbatches > 1 << 20)
     refuse("--microbatches", "is not from 1 to 1048576");
-  if (!(options.budget_seconds >= 0)) refuse("--budget", "is negative");
+  if (!(options.budget_seconds >= 0 && options.budget_seconds <= 1e9)) {
+    refuse("--budget", "is not from 0 to 1e9 seconds");
+  }
   const SourcePtr source = spec::read_source(options.file);
   const std::optional<partition::InstanceFormat> format = partition::detect_format(source);
   if (!format)

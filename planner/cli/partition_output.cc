@@ -23,6 +23,12 @@ std::string digits(double value) {
   return text;
 }
 
+std::string small_percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g %%", 100 * share);
+  return text;
+}
+
 std::string with_unit(double value, const std::string& unit) {
   if (unit == "bytes") return format_bytes_exact(Bytes(static_cast<std::int64_t>(value)));
   return digits(value) + (unit.empty() ? "" : " " + unit);
@@ -50,7 +56,9 @@ std::string verdict(const PartitionAnswer& a) {
   if (!a.feasible) return (a.proven ? "does not fit: " : "no answer: ") + a.reason;
   std::string text = a.objective_name + " " + with_unit(a.objective, a.unit);
   if (a.proven) return text + ", proven: nothing is better";
-  return text + ", at most " + format_percent(a.gap) + " above the best (lower bound " +
+  // A gap that a percentage does not show is shown as it is.
+  const std::string gap = a.gap < 5e-4 ? small_percent(a.gap) : format_percent(a.gap);
+  return text + ", at most " + gap + " above the best (lower bound " +
          with_unit(a.lower_bound, a.unit) + ")";
 }
 

@@ -96,8 +96,11 @@ bool IdealSearch::exclude(int v) {
   return good;
 }
 
+/// Steps between two looks at the clock, as a mask.
+constexpr std::int64_t between_looks = 0xffff;
+
 SearchCount IdealSearch::run(const Window* window, std::int64_t most_steps,
-                             const std::function<bool(const FoundIdeal&)>& found) {
+                             const std::function<bool(const FoundIdeal&)>& found, double deadline) {
   window_ = window;
   reset();
   struct Frame {
@@ -120,7 +123,8 @@ SearchCount IdealSearch::run(const Window* window, std::int64_t most_steps,
         continue;
       }
       int v = word * 64 + std::countr_zero(undecided_[word]);
-      if (++count.steps > most_steps) {
+      const bool asks = (count.steps & between_looks) == 0;
+      if (++count.steps > most_steps || (asks && cpu_seconds() > deadline)) {
         count.complete = false;
         return count;
       }

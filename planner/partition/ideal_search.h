@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <vector>
 
 #include "partition/cut_graph.h"
@@ -43,7 +44,8 @@ class IdealSearch {
   /// tighten the window while the search runs and returns false to stop. Takes at most `most_steps`
   /// decisions.
   SearchCount run(const Window* window, std::int64_t most_steps,
-                  const std::function<bool(const FoundIdeal&)>& found);
+                  const std::function<bool(const FoundIdeal&)>& found,
+                  double deadline = std::numeric_limits<double>::infinity());
 
  private:
   void take(int v, bool in);

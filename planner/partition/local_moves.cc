@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <random>
 
 #include "partition/problem.h"
 
@@ -122,6 +123,10 @@ bool move_pass(const Problem& problem, PartLoads* loads, Assignment* assignment,
   return keep > 0;
 }
 
+/// Units that a kick moves, at most, and by how much the search may go up from where it is.
+constexpr int most_kicked = 6;
+constexpr double kick_tolerance = 1.0005;
+
 }  // namespace
 
 void improve_by_moves(const Problem& problem, Assignment* assignment) {
@@ -132,6 +137,25 @@ void improve_by_moves(const Problem& problem, Assignment* assignment) {
   for (int pass = 0; pass < most_passes && trials < most_trials; ++pass)
     if (!move_pass(problem, &loads, assignment, &trials)) break;
   assignment->objective = objective_of(problem, *assignment);
+}
+
+void improve_by_kicks(const Problem& problem, std::int64_t kicks, double deadline,
+                      Assignment* best) {
+  const int units = problem.graph->size(), parts = static_cast<int>(best->device.size());
+  if (!best->found() || units < 2 || parts < 2) return;
+  std::mt19937_64 random(1);  // the same for every run
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  Assignment now = *best;  // may be a little worse than the best
+  for (std::int64_t i = 0; i < kicks && cpu_seconds() < deadline; ++i) {
+    Assignment next = now;
+    for (int moved = 2 + below(most_kicked - 1); moved > 0; --moved) {
+      next.part[below(units)] = below(parts);
+    }
+    improve_by_moves(problem, &next);
+    if (next.objective < best->objective) *best = next;
+    const bool near = next.objective <= now.objective * kick_tolerance;
+    if (near && next.objective <= best->objective * kick_tolerance) now = std::move(next);
+  }
 }
 
 double objective_of(const Problem& problem, const Assignment& assignment) {

@@ -9,6 +9,10 @@
 namespace shardfit::partition {
 namespace {
 
+/// Squares of units times kicks of a search without a budget, about a second; and kicks a unit, at
+/// most: what is small is enumerated in no time.
+constexpr std::int64_t usual_kicks = 10'000'000, kicks_a_unit = 60;
+
 Problem make_problem(const CutGraph& graph, const std::vector<DeviceClass>& devices,
                      const PartitionOptions& options) {
   Problem p;
@@ -148,9 +152,21 @@ class Solver {
     raise(simple.ms, simple.source);
     best_ = seed.found() ? std::move(seed) : packed();
     improve_by_moves(p_, &best_);
-    const std::int64_t most_steps = std::min<std::int64_t>(2'000'000, p_.options->most_steps);
+    const double seconds = p_.options->budget_seconds;
+    const auto units = static_cast<std::int64_t>(p_.graph->size());
+    // A kick costs about the square of the units.
+    if (seconds > 0) {
+      improve_by_kicks(p_, std::numeric_limits<std::int64_t>::max(),
+                       std::min(p_.deadline, cpu_seconds() + seconds / 2), &best_);
+    } else {
+      improve_by_kicks(p_, std::min(usual_kicks / (1 + units * units), kicks_a_unit * units),
+                       infinity, &best_);
+    }
+    const std::int64_t most_steps = seconds > 0
+                                        ? std::numeric_limits<std::int64_t>::max()
+                                        : std::min<std::int64_t>(2'000'000, p_.options->most_steps);
     if (list_.size() == 2) two_devices(most_steps);
-    if (list_.size() > 2) by_states(most_steps, 50'000);
+    if (list_.size() > 2) by_states(most_steps, seconds > 0 ? 2'000'000 : 50'000);
   }
 
   Assignment best_;

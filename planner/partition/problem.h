@@ -60,6 +60,11 @@ Assignment cut_order(const Problem& problem, const std::vector<int>& order, doub
 /// Moves single units between parts, through worse states too, while passes improve the objective.
 void improve_by_moves(const Problem& problem, Assignment* assignment);
 
+/// The same from a few units thrown into other parts, again and again: `kicks` times or until
+/// `deadline` of cpu_seconds(). Parts need not be contiguous.
+void improve_by_kicks(const Problem& problem, std::int64_t kicks, double deadline,
+                      Assignment* best);
+
 /// What an assignment costs; infinite where a device's bytes or support are violated.
 double objective_of(const Problem& problem, const Assignment& assignment);
 

@@ -54,7 +54,7 @@ ExactOutcome solve_two(const Problem& problem, int first, int second, double thr
     }
     return cpu_seconds() < problem.deadline;
   };
-  SearchCount count = search.run(&window, most_steps, found);
+  SearchCount count = search.run(&window, most_steps, found, problem.deadline);
   certificate->ideals += count.ideals;
   certificate->steps += count.steps;
   out.complete =

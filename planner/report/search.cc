@@ -84,6 +84,10 @@ std::vector<std::string> search_lines(const SearchResult& result) {
     lines.push_back(best_words(best, result.not_tried.empty()));
   }
   for (const std::string& words : result.not_tried) lines.push_back("not tried: " + words);
+  if (fits_somewhere(result) && result.objective == spec::Objective::memory) {
+    lines.push_back(
+        "no price of memory: the least is looked for, so more of it would change nothing");
+  }
   const std::string price = shadow_words(result);
   if (!price.empty()) {
     lines.push_back(price);

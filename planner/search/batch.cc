@@ -11,9 +11,8 @@
 namespace shardfit::search {
 namespace {
 
-constexpr std::int64_t most_samples = 1 << 16;
 constexpr std::int64_t most_tokens = 1 << 24;
-constexpr std::size_t most_columns = 9;
+constexpr std::size_t most_columns = 5;
 /// Batches of an evaluation whose logits are kept, at most.
 constexpr std::int64_t most_metric_batches = 32;
 /// The same where each of them takes long to run.
@@ -61,7 +60,7 @@ class Search {
     if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
     job = few_of(std::move(job));
     if (change) change(job);
-    BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", ""};
+    BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", "", {}};
     const bool own = !change && divisors_.empty();
     const double least = own && is_slow(sequence) ? bytes_at_least(micro_batch, sequence) : 0;
     if (least > beyond_budget * budget()) {
@@ -76,6 +75,7 @@ class Search {
       cell.verdict = judgement.verdict;
       cell.reason = judgement.reason;
       cell.phase = phase_of(judgement);
+      if (!judgement.beyond_count) cell.headroom = judgement.headroom();
       if (own) {
         known_.push_back({micro_batch, sequence,
                           static_cast<double>(judgement.unlimited.allocated_peak),
@@ -241,6 +241,22 @@ bool can_keep_logits(const Option& option) {
   }
 }
 
+/// Whether eager attention is another program: a network of pictures may have none.
+bool has_attention(const Option& option) {
+  program::TrainingJob job = option.job.job;
+  job.micro_batch = job.accumulation = job.steps = 1;
+  const auto shape = [&] {
+    const Program program = option.lowering->lower(job);
+    std::int64_t bytes = 0;
+    for (const StorageInfo& storage : program.storages) bytes += storage.bytes;
+    return std::pair(program.instructions.size(), bytes);
+  };
+  if (job.megatron) return true;
+  const auto own = shape();
+  job.attention = "eager";
+  return shape() != own;
+}
+
 /// Single changes of the largest batch of a row that somebody makes in passing.
 void find_cliff(const Option& option, const Search& search, BatchTable& table) {
   const std::int64_t own = option.job.job.sequence;
@@ -261,7 +277,7 @@ void find_cliff(const Option& option, const Search& search, BatchTable& table) {
     add("samples of " + std::to_string(sequence_step) + " tokens more", micro,
         sequence + sequence_step);
   }
-  if (option.job.job.attention != "eager") {
+  if (option.job.job.attention != "eager" && has_attention(option)) {
     add("attention eager", micro, sequence,
         [](program::TrainingJob& job) { job.attention = "eager"; });
   }
@@ -300,6 +316,16 @@ std::int64_t positions_of(const spec::ModelSpec& model) {
     if (most && *most > 0) return *most;
   }
   return most_tokens;
+}
+
+/// As many of them as a table has columns, the first, the last and those between in even steps.
+std::vector<std::int64_t> spread(const std::vector<std::int64_t>& all) {
+  if (all.size() <= most_columns) return all;
+  std::vector<std::int64_t> some;
+  for (std::size_t i = 0; i < most_columns; ++i) {
+    some.push_back(all[i * (all.size() - 1) / (most_columns - 1)]);
+  }
+  return some;
 }
 
 }  // namespace
@@ -351,7 +377,7 @@ BatchTable find_batches(const Option& option, const std::vector<std::int64_t>& s
   for (std::int64_t n = 1; search.divisors().empty() && n <= most; n *= 2) {
     table.micro_batches.push_back(n);
   }
-  if (table.micro_batches.size() > most_columns) table.micro_batches.resize(most_columns);
+  table.micro_batches = spread(table.micro_batches);
   try {
     if (table.reads_sequence) {
       const std::int64_t positions = std::min(positions_of(option.lowering->model()), most_tokens);

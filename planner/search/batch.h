@@ -14,8 +14,9 @@ namespace shardfit::search {
 struct BatchCell {
   std::int64_t micro_batch = 1, sequence = 1;
   Verdict verdict = Verdict::fits;
-  std::string phase;   // that limits it: of the failure, else of the peak
-  std::string reason;  // one sentence
+  std::string phase;                     // that limits it: of the failure, else of the peak
+  std::string reason;                    // one sentence
+  std::optional<std::int64_t> headroom;  // of the budget; empty where it was not run
 };
 
 /// One sequence length.
@@ -53,6 +54,8 @@ struct BatchTable {
 };
 
 inline constexpr std::int64_t sequence_step = 64;
+/// The largest micro-batch that is tried.
+inline constexpr std::int64_t most_samples = 1 << 16;
 
 /// The table of an option over these sequences, as far as `stop`, where given, lets it come. Where
 /// the job names a global batch it is kept, with as many passes as that takes. Found by doubling

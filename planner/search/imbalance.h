@@ -46,12 +46,11 @@ struct Imbalance {
 /// "memory", "share", "time", "context", "link".
 const char* kind_name(Imbalance::Kind kind);
 
-/// From how much more on, as a share, one GPU's need or work is named an imbalance.
-inline constexpr double imbalance_threshold = 0.1;
 /// Bytes of these categories at a GPU's peak.
 std::int64_t held_of(const Gpu& gpu, const std::vector<Category>& categories);
 
-/// GPUs of one option that need or compute more than others, with the cause.
+/// GPUs of one option that need or compute more than others by the share of `threshold`, with the
+/// cause.
 std::vector<Imbalance> find_imbalances(const Option& option, double threshold);
 
 /// Simulates what may even them out, and keeps what does.

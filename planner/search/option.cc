@@ -300,7 +300,7 @@ void measure(Option& option, const program::Lowering& lowering) {
   }
   take_worst(option);
   if (option.verdict == Verdict::does_not_fit) option.reason += largest_term(option.worst_gpu());
-  option.imbalances = find_imbalances(option, imbalance_threshold);
+  option.imbalances = find_imbalances(option, option.spec->imbalance);
 }
 
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,

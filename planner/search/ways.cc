@@ -464,13 +464,15 @@ void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
     }
   }
   const bool several = std::any_of(options.begin(), options.end(), [](const Ready& ready) {
-    return ready.option->cluster.count > 1;
+    return std::any_of(ready.possible.begin(), ready.possible.end(), [](const Way& way) {
+      return way.parallel != Parallel::none && way.parallel != Parallel::independent;
+    });
   });
   for (const Ready& ready : options) {
     const spec::JobSpec& job = ready.option->job;
     if (job.stray_contexts && job.stray_contexts->value && !several) {
       faults.error(job.stray_contexts->where,
-                   "'stray-contexts' is given, but no option has several GPUs",
+                   "'stray-contexts' is given, but no option has several GPUs that share a job",
                    {"leave it out: one process has one context"});
     }
     const std::string note = "leave it out, or give --parallel ";

@@ -157,6 +157,9 @@ std::span<const JobKey> job_keys() {
            ": what a search over strategies, micro-batches and recompute makes best; default step"},
       {"budget", "SECONDS", "Decision",
        "CPU time for a search; then the best so far with its gap; default: to the end"},
+      {"imbalance", "SHARE", "Decision",
+       "from how much more on one GPU's need or work is named beside another's; default 0.1, a "
+       "tenth"},
   };
   return keys;
 }

@@ -14,6 +14,8 @@ namespace {
 constexpr std::int64_t most_samples = 1'000'000'000;
 constexpr std::int64_t most_epoch = 1'000'000'000'000;
 constexpr std::int64_t most_passes = 1'000'000;
+/// Bytes a second of a link to a host: no slot is slower or faster by far.
+constexpr double least_link = 1e6, most_link = 1e13;
 constexpr std::int64_t most_tokens = 100'000'000;
 constexpr std::int64_t most_rank = 65'536;
 
@@ -241,8 +243,9 @@ class JobReader {
       if (number && *number >= 1 && *number <= most_rank) {
         layers.value.push_back(*number);
       } else {
-        faults_.error(where, "'stage-layers' of the job: expected a number of layers, found " +
-                                 shardfit::quoted(text));
+        faults_.error(where,
+                      "'stage-layers' of the job: expected one layer a stage or more, found " +
+                          shardfit::quoted(text));
       }
     });
     return layers;
@@ -255,8 +258,12 @@ class JobReader {
     Setting<std::vector<BytesPerSecond>> links{{}, node->where, ""};
     each_item(*node, [&](const std::string& text, const Location& where) {
       const auto rate = parse_bytes_per_second(text);
-      if (rate.value && rate.value->value() > 0) {
+      if (rate.value && rate.value->value() >= least_link && rate.value->value() <= most_link) {
         links.value.push_back(*rate.value);
+      } else if (rate.value && rate.value->value() > 0) {
+        faults_.error(
+            where, "'host-links' of the job: " + shardfit::quoted(text) + " is no rate of a link",
+            {"expected from 1 MB/s to 10 TB/s"});
       } else {
         faults_.error(where, "'host-links' of the job: expected a rate such as 55 GB/s, found " +
                                  shardfit::quoted(text));

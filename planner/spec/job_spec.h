@@ -129,7 +129,7 @@ struct JobSpec {
   Setting<Recompute> recompute;
   Setting<Attention> attention;
   std::optional<Setting<std::string>> experts;  // how routed experts run; see search/experts.h
-  std::optional<Lora> lora;  // for the tasks lora and qlora
+  std::optional<Lora> lora;                     // for the tasks lora and qlora
   Setting<Parallel> parallel;
   std::optional<Setting<bool>> peer_access;  // between GPUs; the device's file where absent
   /// Processes of the other ranks hold a context on GPU 0 too.
@@ -150,6 +150,7 @@ struct OptionSpec {
   std::string name;
   ClusterSpec cluster;
   JobSpec job;
+  double imbalance = 0.1;  // as in the plan
 };
 
 /// A value of a file that lost against the command line or a later file.
@@ -165,6 +166,8 @@ struct PlanSpec {
   std::optional<PriceSpec> prices;               // the person's price file
   std::optional<Setting<Objective>> objective;   // of a search
   std::optional<Setting<double>> search_budget;  // its seconds of CPU time
+  /// From how much more on, as a share, one GPU's need or work is named an imbalance.
+  double imbalance = 0.1;
   std::vector<Setting<std::string>> device_profiles;
   std::vector<Override> overrides;
 };

@@ -16,7 +16,7 @@ namespace {
 /// Keys that concern the whole comparison, not one option's job.
 bool is_plan_key(std::string_view key) {
   return key == "on" || key == "device-profile" || key == "hypothesis" || key == "prices" ||
-         key == "objective" || key == "budget";
+         key == "objective" || key == "budget" || key == "imbalance";
 }
 
 std::string value_text(const Node& node) {
@@ -123,7 +123,8 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
                   [](const Node& child) { return is_plan_key(child.key) || child.key == "model"; });
   }
   if (const Node* model = map.find("model")) layer.job.children.push_back(*model);
-  for (const char* key : {"prices", "hypothesis", "device-profile", "objective", "budget"}) {
+  for (const char* key :
+       {"prices", "hypothesis", "device-profile", "objective", "budget", "imbalance"}) {
     if (const Node* node = map.find(key)) layer.plan.children.push_back(*node);
   }
   layer.faulty_options = map.find("options") && map.find("options")->kind != Kind::list;
@@ -172,6 +173,7 @@ void read_plan_keys(const Node& keys, PlanSpec& plan, std::optional<Setting<std:
   if (const auto found = map.real("budget", {0, 1e9})) {
     plan.search_budget = {found->value, found->where, ""};
   }
+  if (const auto found = map.real("imbalance", {0, 100})) plan.imbalance = found->value;
   if (const auto found = map.string("prices")) prices = {found->value, found->where, ""};
   if (const Node* profiles = map.find("device-profile")) {
     const auto add = [&](const Node& node) {
@@ -190,6 +192,11 @@ void read_plan_keys(const Node& keys, PlanSpec& plan, std::optional<Setting<std:
 /// What GPUs exchange through the host goes at the rate of the slowest link.
 void set_host_links(const Setting<std::vector<BytesPerSecond>>& links, ClusterSpec& cluster,
                     Diagnostics& faults) {
+  if (cluster.count == 1) {
+    faults.error(links.where, "'host-links' is given, but one GPU exchanges nothing",
+                 {"leave it out"});
+    return;
+  }
   if (static_cast<std::int64_t>(links.value.size()) != cluster.count) {
     faults.error(links.where,
                  std::to_string(links.value.size()) + " rates of 'host-links' for " +
@@ -329,7 +336,9 @@ PlanSpec read_plan(const std::vector<std::string>& files, const Node& command_li
   }
   for (const Node& option : all.options) {
     auto spec = read_option(option, all.job, last.job, devices, plan, faults);
-    if (spec) plan.options.push_back(*std::move(spec));
+    if (!spec) continue;
+    spec->imbalance = plan.imbalance;
+    plan.options.push_back(*std::move(spec));
   }
   drop_repeats(plan.overrides);
   number_equal_names(plan.options);
