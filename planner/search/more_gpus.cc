@@ -74,7 +74,8 @@ std::optional<Option> fastest(const OptionSpec& spec, bool foreign, std::int64_t
   return best;
 }
 
-Change change_of(Option option) {
+/// The option as a change of what was `asked`.
+Change change_of(Option option, const Option& asked) {
   measure(option, *option.lowering);
   const OptionSpec& spec = *option.spec;
   Configuration c{option.parallel,          option.split,
@@ -85,6 +86,10 @@ Change change_of(Option option) {
   Change change;
   change.words = "on " + std::to_string(spec.cluster.count) + "x" + spec.cluster.device.name +
                  ": " + c.words() + (option.foreign() ? ", Megatron-core's program" : "");
+  if (option.job.batch.global != asked.job.batch.global) {
+    change.words += ", global batch " + format_count(option.job.batch.global) + " instead of " +
+                    format_count(asked.job.batch.global);
+  }
   change.verdict = option.verdict;
   change.needed = option.worst_gpu().judgement.needed;
   change.headroom = option.worst_gpu().judgement.headroom();
@@ -103,7 +108,7 @@ std::optional<Change> find_more_gpus(const Option& option, Lowerings& lowerings,
         for (const OptionSpec& spec : specs) {
           stop.check();
           if (auto found = fastest(spec, foreign, option.parameters, lowerings, stop)) {
-            return change_of(*std::move(found));
+            return change_of(*std::move(found), option);
           }
         }
       }
