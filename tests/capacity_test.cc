@@ -160,5 +160,16 @@ TEST_CASE("the least capacity is enough, and two MiB less are not") {
     };
     CHECK(does(least));
     CHECK_FALSE(does(least - 2 * mib));
+    // It agrees with what is known of another.
+    run::RunLimits none = limits;
+    none.total = run::CachingAllocator::largest_total;
+    const RunResult unlimited = run::run_program(program, none);
+    const std::int64_t other = least / 2 + static_cast<std::int64_t>(random() % (2 * mib)) +
+                               static_cast<std::int64_t>(random() % 64) * (least / 64);
+    const bool runs = does(other);
+    const std::int64_t agreed = run::least_capacity(program, none, without_retry, unlimited,
+                                                    run::KnownCapacity{other, runs});
+    CHECK((agreed <= other) == runs);
+    CHECK(does(agreed));
   }
 }

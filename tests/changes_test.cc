@@ -86,11 +86,11 @@ TEST_CASE("of a combination of changes that fits none can be left out, and it fi
                             "sequence: 512, micro-batch: 8}\noptions: [{on: card}]\n";
   const std::string large =
       "model: llama-3.2-1b\njob: {sequence: 1024, micro-batch: 4}\noptions: [{on: card}]\n";
-  for (const auto& [mebibytes, text] :
+  for (const Job& one :
        {Job{720, small}, {760, small}, {800, small}, {14'000, large}, {18'000, large}}) {
-    CAPTURE(mebibytes);
-    const auto file = card(mebibytes);
-    const test::TemporaryFile file_of_job(text);
+    CAPTURE(one.mebibytes);
+    const auto file = card(one.mebibytes);
+    const test::TemporaryFile file_of_job(one.words);
     const std::string job = file_of_job.path + " --device-profile " + file.path;
     const auto plan = planned(job);
     for (const Value& change : plan["options"][0]["changes"].GetArray()) {

@@ -49,8 +49,9 @@ sources=(CMakeLists.txt CMakePresets.json calibrate model_specs planner tests to
 
 # up_to_date PRESET TARGET: whether nothing has changed since its last build began.
 up_to_date() {
-  local built=build/$1/.built-$2
-  [[ -f $built && -x build/$1/$2 ]] && [[ -z $(find "${sources[@]}" -newer "$built" -print -quit) ]]
+  local built=build/$1/.built-$2 newer
+  [[ -f $built && -x build/$1/$2 ]] || return 1
+  newer=$(find "${sources[@]}" -newer "$built" -print -quit 2>/dev/null) && [[ -z $newer ]]
 }
 
 # build PRESET TARGET...: configures where the presets are new, then builds what changed; one build at a time.

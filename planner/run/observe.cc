@@ -244,7 +244,7 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
 }
 
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
-                            const RunResult& unlimited) {
+                            const RunResult& unlimited, std::optional<KnownCapacity> known) {
   const std::int64_t reserved = std::max(unlimited.reserved_peak, unlimited.loading.reserved);
   Capacities capacities(program, limits, without_retry);
   capacities.know(unlimited);
@@ -253,6 +253,15 @@ std::int64_t least_capacity(const Program& program, const RunLimits& limits, boo
   const std::int64_t asked = pages_of(requested_at_peaks(unlimited));
   std::int64_t low = std::max<std::int64_t>(1, asked) - 1;  // does not run
   std::int64_t high = std::max(low + 1, pages_of(reserved));
+  if (known) {
+    const std::int64_t pages = known->bytes / driver_page;
+    if (!known->runs) {
+      low = std::max(low, pages);
+      high = std::max(high, low + 1);
+    } else if (pages > low) {
+      high = std::min(high, pages);
+    }
+  }
   while (!capacities.ask(high * driver_page).runs) {
     low = high;
     high *= 2;

@@ -3,6 +3,7 @@
 // capacity in which a program runs.
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "run/run.h"
@@ -41,8 +42,16 @@ Curve memory_curve(const Program& program, const RunLimits& limits, int step, in
 /// page. 2 MiB less does not do; where cached blocks are given back at other moments, another
 /// amount below may. CachingAllocator::largest_total where nothing below it does.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry);
+/// A capacity, and whether the program runs at it.
+struct KnownCapacity {
+  std::int64_t bytes = 0;
+  bool runs = false;
+};
 /// The same where the run without a limit is known: between what it asks for and what it reserves.
+/// Where an answer is known, too, the result agrees with it: more than `known` where that does not
+/// do, no more where it does.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry,
-                            const RunResult& unlimited);
+                            const RunResult& unlimited,
+                            std::optional<KnownCapacity> known = std::nullopt);
 
 }  // namespace shardfit::run

@@ -128,8 +128,15 @@ void find_needed(Judgement& judgement, const Program& program,
   run::RunLimits limits;
   limits.stop = stop;
   limits.settings = settings;
-  judgement.needed = in_short ? run::least_capacity(*in_short, limits, false)
-                              : run::least_capacity(program, limits, false, judgement.unlimited);
+  const run::KnownCapacity known{judgement.budget, !judgement.limited.failure};
+  if (!in_short) {
+    judgement.needed = run::least_capacity(program, limits, false, judgement.unlimited, known);
+  } else {
+    // The whole program ran with the budget, or did not.
+    const std::int64_t needed = run::least_capacity(*in_short, limits, false);
+    judgement.needed =
+        known.runs ? std::min(needed, known.bytes) : std::max(needed, known.bytes + 1);
+  }
   if (judgement.verdict == Verdict::does_not_fit) {
     judgement.reason += " Short by " + size(-judgement.headroom()) + ".";
   } else if (judgement.verdict == Verdict::fits) {

@@ -18,8 +18,7 @@ class Pool {
   /// Its memory, up to some megabytes, is the next pool's of this thread: a plan lowers dozens of
   /// programs, one after another.
   ~Pool() {
-    const bool all_came_back = free_.size() == slabs_.size() * slab_size;
-    if (!all_came_back || slabs_.size() < spare().size()) return;
+    if (!all_came_back() || slabs_.size() < spare().size()) return;
     if (slabs_.size() > most_spare) slabs_.resize(most_spare);
     spare() = std::move(slabs_);
   }
@@ -38,6 +37,14 @@ class Pool {
   }
   /// Takes an object back; the caller has reset it to its default state.
   void give(T* object) { free_.push_back(object); }
+  bool all_came_back() const { return free_.size() == slabs_.size() * slab_size; }
+  /// Every object there is memory for, those that came back too.
+  template <class Visit>
+  void for_each(Visit visit) {
+    for (const std::unique_ptr<T[]>& slab : slabs_) {
+      for (std::size_t i = 0; i < slab_size; ++i) visit(slab[i]);
+    }
+  }
 
  private:
   using Slabs = std::vector<std::unique_ptr<T[]>>;

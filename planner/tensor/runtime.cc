@@ -11,6 +11,16 @@ Runtime::~Runtime() {
   closing_ = true;
   autocast.cache.clear();
   release_blas_workspaces();
+  // Tensors and nodes that hold each other in a ring outlive the program: a block that writes over
+  // its own input, recomputed.
+  if (bodies_.all_came_back() && nodes_.all_came_back()) return;
+  std::vector<NodeRef> nodes;
+  std::vector<Tensor> tensors;
+  bodies_.for_each([&](TensorBody& body) {
+    nodes.push_back(std::move(body.grad_fn));
+    tensors.push_back(std::move(body.grad));
+    tensors.push_back(std::move(body.base));
+  });
 }
 
 Storage* Runtime::new_storage(std::int64_t bytes) {

@@ -29,7 +29,8 @@ Handle::Handle(const Fsdp1Job& job, const Mesh& mesh, std::vector<model::Paramet
   for (const model::Parameter& p : listed) {
     trainable = trainable || p.tensor->leaf_requires_grad;
     if (p.tensor.dtype() != original_dtype) {
-      throw std::runtime_error("FullyShardedDataParallel flattens parameters of one dtype only");
+      throw model::ModelError(Location{}, "",
+                              "FullyShardedDataParallel flattens parameters of one dtype only");
     }
   }
   flatten(listed, places);
