@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/cli.h"
+#include "plan_document.h"
 #include "search/least_kept.h"
 #include "search/sharing.h"
 #include "search/ways.h"
@@ -17,7 +18,8 @@
 
 using namespace shardfit;
 using rapidjson::Value;
-using test::run_command;
+using test::card;
+using test::plan_document;
 
 namespace {
 
@@ -27,27 +29,6 @@ constexpr const char* four_layers =
     R"({"model_type": "llama", "hidden_size": 256, "intermediate_size": 512,
         "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8,
         "vocab_size": 32000, "tie_word_embeddings": false, "max_position_embeddings": 4096})";
-
-/// A card of so many MiB.
-test::TemporaryFile card(std::int64_t mebibytes) {
-  return test::TemporaryFile(
-      "name: card\ngpu: card\nsource: made up\nconfidence: assumed\ncompute_capability: '9.0'\n"
-      "multiprocessors: {value: 132}\n"
-      "memory: {usable: {value: " +
-      std::to_string(mebibytes) +
-      " MiB}, bandwidth: {value: 2000 GB/s}}\n"
-      "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
-      "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
-}
-
-rapidjson::Document planned(const std::string& words) {
-  const auto done = run_command("shardfit plan " + words + " --json");
-  rapidjson::Document plan;
-  plan.Parse(done.out.c_str());
-  REQUIRE_MESSAGE(!plan.HasParseError(), words, done.err);
-  REQUIRE_MESSAGE(plan.HasMember("options"), words, done.err);
-  return plan;
-}
 
 /// "recompute full, micro-batch 1, accumulation 8" as options; passes go together.
 std::vector<std::string> options_of(const std::string& words) {
@@ -92,7 +73,7 @@ TEST_CASE("of a combination of changes that fits none can be left out, and it fi
     const auto file = card(one.mebibytes);
     const test::TemporaryFile file_of_job(one.words);
     const std::string job = file_of_job.path + " --device-profile " + file.path;
-    const auto plan = planned(job);
+    const auto plan = plan_document(job);
     for (const Value& change : plan["options"][0]["changes"].GetArray()) {
       const std::string words = change["words"].GetString();
       const std::vector<std::string> options = options_of(words);
@@ -105,7 +86,7 @@ TEST_CASE("of a combination of changes that fits none can be left out, and it fi
           if (i != left_out) fewer += options[i];
         }
         const bool all = left_out == options.size();
-        const auto own = planned(fewer);
+        const auto own = plan_document(fewer);
         const Value& option = own["options"][0];
         CHECK_MESSAGE((option["verdict"] == "fits") == all, fewer);
         if (all) CHECK(option["gpus"][0]["needed_bytes"] == change["needed_bytes"]);
@@ -116,41 +97,43 @@ TEST_CASE("of a combination of changes that fits none can be left out, and it fi
 }
 
 TEST_CASE("numbers of 16 bits are offered on several GPUs, and the fewest GPUs that fit") {
-  const auto plan = planned("--model llama-3.1-8b --on 2xl40s");
+  const auto plan = plan_document("--model llama-3.1-8b --on 2xl40s");
   const Value& changes = plan["options"][0]["changes"];
   const Value* precision = find(changes, "recompute full, precision bf16");
   REQUIRE(precision);
   CHECK((*precision)["verdict"] == "fits");
-  const auto told = planned("--model llama-3.1-8b --on 2xl40s --recompute full --precision bf16");
+  const auto told =
+      plan_document("--model llama-3.1-8b --on 2xl40s --recompute full --precision bf16");
   CHECK(told["options"][0]["gpus"][0]["needed_bytes"] == (*precision)["needed_bytes"]);
   const Value* more = find(changes, "on 4xl40s: fsdp2, micro-batch 1, accumulation 1, recompute");
   REQUIRE(more);
-  const auto four = planned("--model llama-3.1-8b --on 4xl40s --recompute full");
+  const auto four = plan_document("--model llama-3.1-8b --on 4xl40s --recompute full");
   CHECK(four["options"][0]["gpus"][0]["needed_bytes"] == (*more)["needed_bytes"]);
   CHECK(four["options"][0]["step_seconds"] == (*more)["step_seconds"]);
 }
 
 TEST_CASE("GPUs are doubled until the job fits, with recompute where it takes that") {
-  const auto plan = planned("--model llama-3-70b --on h200");
+  const auto plan = plan_document("--model llama-3-70b --on h200");
   const Value& changes = plan["options"][0]["changes"];
   const Value* more =
       find(changes, "on 16xh200: fsdp2, micro-batch 1, accumulation 1, recompute f");
   REQUIRE(more);
   CHECK((*more)["verdict"] == "fits");
-  const auto sixteen = planned("--model llama-3-70b --on 16xh200 --recompute full");
+  const auto sixteen = plan_document("--model llama-3-70b --on 16xh200 --recompute full");
   CHECK(sixteen["options"][0]["verdict"] == "fits");
   // Where another option of the plan runs it, that is the answer.
-  const auto both = planned("--model llama-3.1-8b --on l40s --on 8xl40s --recompute full");
+  const auto both = plan_document("--model llama-3.1-8b --on l40s --on 8xl40s --recompute full");
   CHECK(find(both["options"][0]["changes"], "on ") == nullptr);
 }
 
 TEST_CASE("where no way fits the headline is of the one that lacks least") {
   const auto file = card(700);
   const test::TemporaryFile model(four_layers);
-  const auto plan = planned("--model " + model.path +
-                            " --framework megatron --sequence 2048 --micro-batch 4 --on 4xcard "
-                            "--device-profile " +
-                            file.path);
+  const auto plan =
+      plan_document("--model " + model.path +
+                    " --framework megatron --sequence 2048 --micro-batch 4 --on 4xcard "
+                    "--device-profile " +
+                    file.path);
   const Value& option = plan["options"][0];
   REQUIRE(option["verdict"] == "does not fit");
   std::int64_t least = 0;
@@ -178,7 +161,7 @@ TEST_CASE("a step of many passes is as long as all of them, and holds what they 
       std::int64_t bytes;
     };
     const auto with = [&](int passes) {
-      const auto plan = planned(job + way + " --accumulation " + std::to_string(passes));
+      const auto plan = plan_document(job + way + " --accumulation " + std::to_string(passes));
       return Step{plan["options"][0]["step_seconds"].GetDouble(),
                   plan["options"][0]["gpus"][0]["allocated_bytes"].GetInt64()};
     };

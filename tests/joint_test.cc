@@ -13,6 +13,7 @@
 
 #include "cli/cli.h"
 #include "cli/plan_command.h"
+#include "plan_document.h"
 #include "search/joint.h"
 #include "spec/data_directory.h"
 #include "support.h"
@@ -20,6 +21,7 @@
 
 using namespace shardfit;
 using rapidjson::Value;
+using test::card;
 using test::run_command;
 
 namespace {
@@ -27,24 +29,8 @@ namespace {
 const std::string root = SHARDFIT_SOURCE_DIR;
 const std::string tiny = " --model " + root + "/tests/data/models/tiny-llama.json --sequence 512";
 
-/// A card of so many MiB.
-test::TemporaryFile card(std::int64_t mebibytes) {
-  return test::TemporaryFile(
-      "name: card\ngpu: card\nsource: made up\nconfidence: assumed\ncompute_capability: '9.0'\n"
-      "multiprocessors: {value: 132}\n"
-      "memory: {usable: {value: " +
-      std::to_string(mebibytes) +
-      " MiB}, bandwidth: {value: 2000 GB/s}}\n"
-      "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
-      "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
-}
-
 rapidjson::Document json_of(const std::string& command) {
-  const auto done = run_command("shardfit plan" + tiny + " " + command + " --json");
-  rapidjson::Document plan;
-  plan.Parse(done.out.c_str());
-  REQUIRE_MESSAGE(!plan.HasParseError(), done.err);
-  return plan;
+  return test::plan_document(tiny + " " + command);
 }
 
 /// The job's keys as a plan; `card` is a device profile.

@@ -268,24 +268,14 @@ TEST_CASE("contexts of other ranks on GPU 0 are bytes of its device, named with 
 
 TEST_CASE("a card whose bytes are taken by other ranks' contexts is the one that does not fit") {
   // Headroom between one and four contexts.
-  const auto file = [](std::int64_t mebibytes) {
-    return test::TemporaryFile(
-        "name: card\ngpu: card\nsource: made up\nconfidence: assumed\n"
-        "compute_capability: '9.0'\nmultiprocessors: {value: 132}\n"
-        "memory: {usable: {value: " +
-        std::to_string(mebibytes) +
-        " MiB}, bandwidth: {value: 2000 GB/s}}\n"
-        "peak_rates: {bf16: {value: 400 TFLOP/s}, fp32: {value: 40 TFLOP/s}}\n"
-        "link: {per_gpu: {value: 100 GB/s}, per_pair: {value: 100 GB/s}}\n");
-  };
   const std::string job =
       "--model gpt2 --framework plain-pytorch --sequence 512 --parallel ddp --on 4xcard "
       "--device-profile ";
-  const auto large = file(80000);
+  const auto large = test::card(80000);
   const auto plan = plan_document(job + large.path);
   const std::int64_t used =
       80000 - (plan["options"][0]["gpus"][0]["headroom_bytes"].GetInt64() >> 20);
-  const auto small = file(used + 1200);
+  const auto small = test::card(used + 1200);
   CHECK(plan_document(job + small.path)["options"][0]["verdict"] == "fits");
   const auto stray = plan_document(job + small.path + " --stray-contexts yes");
   CHECK(stray["options"][0]["verdict"] == "does not fit");

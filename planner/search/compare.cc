@@ -197,14 +197,10 @@ std::string value_text(const Measure& measure, const Option& option) {
   return format_number(option.samples_per_second()) + " samples a second";
 }
 
-const char* stop_words(StopCheck::Why why) {
-  return why == StopCheck::Why::budget ? "within the budget" : "before the interrupt";
-}
-
 /// "h200 and b200 were not decided within the budget"; "" where all are.
 std::string what_is_open(const Plan& plan) {
   std::vector<std::string> open;
-  const char* words = stop_words(plan.stopped);
+  const char* words = stop_words(plan.stopped == StopCheck::Why::budget);
   for (const Option& option : plan.options) {
     if (!option.undecided()) continue;
     open.push_back(option.spec->name);

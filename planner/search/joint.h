@@ -81,6 +81,9 @@ struct SearchResult {
   const char* stop_words() const;
 };
 
+/// Where a search was stopped: "within the budget" or, by an interrupt, "before the interrupt".
+const char* stop_words(bool by_budget);
+
 /// Says of an option whose search is undecided what was settled when its search was stopped, and
 /// why the configuration that likely needs least is none that fits.
 void say_undecided(Option& option);

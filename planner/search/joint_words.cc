@@ -47,7 +47,11 @@ bool SearchResult::undecided() const {
 }
 
 const char* SearchResult::stop_words() const {
-  return stopped.empty() ? "" : stopped == "budget" ? "within the budget" : "before the interrupt";
+  return stopped.empty() ? "" : search::stop_words(stopped == "budget");
+}
+
+const char* stop_words(bool by_budget) {
+  return by_budget ? "within the budget" : "before the interrupt";
 }
 
 void say_undecided(Option& option) {
