@@ -17,27 +17,22 @@ using tensor::Tensor;
 
 namespace {
 
-void add_word(std::uint64_t number, Words& words) {
-  words.push_back(static_cast<std::uint32_t>(number));
-  words.push_back(static_cast<std::uint32_t>(number >> 32));
-}
-
 void add_value(const Value& value, Words& words) {
   words.push_back(static_cast<std::uint32_t>(value.kind));
   switch (value.kind) {
     case ValueKind::none:
       return;
     case ValueKind::real:
-      return add_word(std::bit_cast<std::uint64_t>(value.real), words);
+      return add_number(std::bit_cast<std::uint64_t>(value.real), words);
     case ValueKind::dtype:
       return words.push_back(static_cast<std::uint32_t>(value.dtype));
     case ValueKind::list:
-      add_word(value.list->size(), words);
+      add_number(value.list->size(), words);
       for (const Value& item : *value.list) add_value(item, words);
       return;
     case ValueKind::boolean:
     case ValueKind::integer:
-      return add_word(static_cast<std::uint64_t>(value.integer), words);
+      return add_number(static_cast<std::uint64_t>(value.integer), words);
     default:
       throw NotInParts();
   }
@@ -135,7 +130,7 @@ const NetworkGraph::Make& NetworkGraph::make_of(const CompiledClass& type, std::
   Make fresh{maker.callee, machine_.takes_of(maker, *root_),
              static_cast<std::uint32_t>(makes_.size())};
   Words key;
-  add_word(reinterpret_cast<std::uintptr_t>(maker.callee), key);
+  add_number(reinterpret_cast<std::uintptr_t>(maker.callee), key);
   for (const Value& take : fresh.takes) add_value(take, key);
   const auto [known, is_new] = make_numbers_.emplace(std::move(key), nullptr);
   if (is_new) known->second = &makes_.emplace_back(std::move(fresh));

@@ -16,11 +16,6 @@ using tensor::Tensor;
 
 namespace {
 
-void add_words(std::int64_t number, Words& words) {
-  words.push_back(static_cast<std::uint32_t>(number));
-  words.push_back(static_cast<std::uint32_t>(static_cast<std::uint64_t>(number) >> 32));
-}
-
 /// The node of an input: the gradient that has gathered there leaves the part.
 void leave(Node& node, Gradients& in, Gradients&) {
   *static_cast<Leaving&>(*node.extra).to = std::move(in[0]);
@@ -32,8 +27,8 @@ std::uint32_t Forms::number(const tensor::TensorBody& tensor) {
   key_.clear();
   key_.push_back(static_cast<std::uint32_t>(tensor.dtype));
   for (int i = 0; i < tensor.shape.rank; ++i) {
-    add_words(tensor.shape[i], key_);
-    add_words(tensor.stride[i], key_);
+    add_number(static_cast<std::uint64_t>(tensor.shape[i]), key_);
+    add_number(static_cast<std::uint64_t>(tensor.stride[i]), key_);
   }
   const auto [number, fresh] = numbers_.emplace(key_, static_cast<std::uint32_t>(forms_.size()));
   if (fresh) forms_.push_back({tensor.dtype, tensor.shape, tensor.stride});

@@ -22,6 +22,10 @@ struct NotInParts : std::exception {
 };
 
 using Words = std::vector<std::uint32_t>;
+inline void add_number(std::uint64_t number, Words& words) {
+  words.push_back(static_cast<std::uint32_t>(number));
+  words.push_back(static_cast<std::uint32_t>(number >> 32));
+}
 struct WordsHash {
   std::size_t operator()(const Words& words) const {
     std::uint64_t hash = words.size();
