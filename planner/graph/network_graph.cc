@@ -146,9 +146,13 @@ std::uint32_t NetworkGraph::call(const Make& make, const Wiring::Part& wired,
   made.one_layer = loop_layer_ >= 0;
   made.first_read = static_cast<std::uint32_t>(reads_.size());
   made.reads = wired.reads;
-  for (std::uint32_t i = 0; i < wired.reads; ++i) reads_.push_back(values[reads[i].value]);
+  bool last = true;
+  for (std::uint32_t i = 0; i < wired.reads; ++i) {
+    reads_.push_back(values[reads[i].value]);
+    last = last && reads[i].goes != Wiring::Goes::stays;
+  }
   look_at_inputs(made);
-  made.part = &part_of(made);
+  made.part = &part_of(made, last);
   add_modules(made, path);
   made.result = result_of(made);
   return made.result;
@@ -176,10 +180,10 @@ void NetworkGraph::look_at_inputs(const Call& call) {
 }
 
 PartRunner::Asked NetworkGraph::asked(const Call& call) const {
-  return {call.make->type, &call.make->takes, call.joined, call.one_layer, &inputs_};
+  return {call.make->type, &call.make->takes, call.joined, call.one_layer, whole_, &inputs_};
 }
 
-const Part& NetworkGraph::part_of(const Call& call) {
+const Part& NetworkGraph::part_of(const Call& call, bool last) {
   key_.clear();
   key_.push_back(call.make->number);
   key_.push_back(static_cast<std::uint32_t>(call.joined) |
@@ -194,8 +198,10 @@ const Part& NetworkGraph::part_of(const Call& call) {
   }
   const auto known = parts_.find(key_);
   if (known != parts_.end()) return known->second;
-  Part part = alone([&] { return runner_.forward(asked(call)); });
-  part.number = static_cast<std::uint32_t>(parts_.size());
+  std::optional<PartRunner::Ahead> ahead;
+  const auto number = static_cast<std::uint32_t>(parts_.size());
+  Part part = alone([&] { return runner_.forward(asked(call), number, last ? &ahead : nullptr); });
+  if (ahead) backwards_.emplace(std::move(ahead->gradients), std::move(ahead->backward));
   return parts_.emplace(key_, std::move(part)).first->second;
 }
 

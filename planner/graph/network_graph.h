@@ -9,6 +9,7 @@
 #include <deque>
 #include <memory>
 
+#include "graph/first_seen.h"
 #include "graph/part.h"
 
 namespace shardfit::graph {
@@ -77,20 +78,6 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
     std::uint32_t first_operator = 0;  // where all are kept
     const PartBackward* backward = nullptr;
   };
-  /// Numbers of things by what they were first seen as, for one question at a time.
-  class First {
-   public:
-    void begin() { ++stamp_; }
-    std::uint32_t of(std::uint32_t id, std::uint32_t here) {
-      if (seen_.size() <= id) seen_.resize(id + std::size_t{1} + id / 2);
-      if (seen_[id].first != stamp_) seen_[id] = {stamp_, here};
-      return seen_[id].second;
-    }
-
-   private:
-    std::uint32_t stamp_ = 0;
-    std::vector<std::pair<std::uint32_t, std::uint32_t>> seen_;
-  };
   struct Node;
 
   /// A part's faults are those of the network, which are found where it runs as a whole.
@@ -114,7 +101,8 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::uint32_t call(const Make& make, const spec::Wiring::Part& wired, const std::string& path,
                      const spec::Wiring::Read* reads, const std::vector<std::uint32_t>& values);
   void look_at_inputs(const Call& call);
-  const Part& part_of(const Call& call);
+  /// `last`: nothing behind it reads any of its inputs.
+  const Part& part_of(const Call& call, bool last);
   std::uint32_t result_of(const Call& call);
   void add_modules(Call& call, const std::string& path);
   void add_operators(Call& call, const std::string& path, std::uint32_t first_module);
@@ -154,7 +142,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::vector<bool> body_shared_;         // several values are that tensor
   std::vector<std::uint32_t> edges_;      // numbers of tensors, as far as they have one
   std::vector<std::uint32_t> own_edges_;  // of the part that is being added
-  First first_body_, first_storage_, first_producer_, first_slot_;
+  FirstSeen first_body_, first_storage_, first_producer_, first_slot_;
   std::vector<PartInput> inputs_;  // of the call at hand
   Words key_;
   std::unordered_map<const model::CompiledClass*, std::vector<const Make*>> makes_of_;
@@ -169,7 +157,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::vector<tensor::Tensor> given_;  // bodies at hand
   std::vector<std::uint32_t> uses_, storages_of_, bases_;
   std::vector<std::pair<tensor::Storage*, std::uint32_t>> at_hand_;  // storages, bodies on them
-  First first_at_hand_;
+  FirstSeen first_at_hand_;
   std::vector<tensor::Tensor> made_, on_;  // bodies that come of them; one on each storage
   std::unordered_map<Words, PartBackward, WordsHash> backwards_;
 };

@@ -14,25 +14,52 @@ using tensor::Node;
 using tensor::NodeRef;
 using tensor::Tensor;
 
-namespace {
-
 /// The node of an input: the gradient that has gathered there leaves the part.
 void leave(Node& node, Gradients& in, Gradients&) {
   *static_cast<Leaving&>(*node.extra).to = std::move(in[0]);
 }
 
+namespace {
+
+std::size_t hash_of(DType dtype, const tensor::Shape& shape, const tensor::Shape& stride) {
+  std::uint64_t hash = static_cast<std::uint64_t>(dtype);
+  const auto add = [&hash](std::int64_t number) {
+    hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15;
+    hash ^= hash >> 29;
+  };
+  for (int i = 0; i < shape.rank; ++i) {
+    add(shape[i]);
+    add(stride[i]);
+  }
+  return hash;
+}
+
 }  // namespace
 
 std::uint32_t Forms::number(const tensor::TensorBody& tensor) {
-  key_.clear();
-  key_.push_back(static_cast<std::uint32_t>(tensor.dtype));
-  for (int i = 0; i < tensor.shape.rank; ++i) {
-    add_number(static_cast<std::uint64_t>(tensor.shape[i]), key_);
-    add_number(static_cast<std::uint64_t>(tensor.stride[i]), key_);
+  if (places_.size() < 2 * (forms_.size() + 1)) grow();
+  const std::size_t mask = places_.size() - 1;
+  std::size_t place = hash_of(tensor.dtype, tensor.shape, tensor.stride) & mask;
+  while (places_[place] != 0) {
+    const std::uint32_t number = places_[place] - 1;
+    const Form& form = forms_[number];
+    if (form.dtype == tensor.dtype && form.shape == tensor.shape && form.stride == tensor.stride) {
+      return number;
+    }
+    place = (place + 1) & mask;
   }
-  const auto [number, fresh] = numbers_.emplace(key_, static_cast<std::uint32_t>(forms_.size()));
-  if (fresh) forms_.push_back({tensor.dtype, tensor.shape, tensor.stride});
-  return number->second;
+  forms_.push_back({tensor.dtype, tensor.shape, tensor.stride});
+  return (places_[place] = static_cast<std::uint32_t>(forms_.size())) - 1;
+}
+
+void Forms::grow() {
+  places_.assign(std::max<std::size_t>(64, 2 * places_.size()), 0);
+  const std::size_t mask = places_.size() - 1;
+  for (std::size_t i = 0; i < forms_.size(); ++i) {
+    std::size_t place = hash_of(forms_[i].dtype, forms_[i].shape, forms_[i].stride) & mask;
+    while (places_[place] != 0) place = (place + 1) & mask;
+    places_[place] = static_cast<std::uint32_t>(i + 1);
+  }
 }
 
 PartRunner::PartRunner(const model::Machine& whole, Forms& forms)
@@ -44,13 +71,22 @@ PartRunner::PartRunner(const model::Machine& whole, Forms& forms)
   machine_.parameter_dtype = whole.parameter_dtype;
   machine_.training = whole.training;
   runtime_.linear_keeps_parameters = whole.runtime.linear_keeps_parameters;
+  // What a process takes once comes before any part.
+  for (const bool autograd : {false, true}) {
+    const tensor::Scoped<bool> thread(runtime_.autograd_thread, autograd);
+    runtime_.use_blas();
+  }
+  run_ = std::make_unique<Run>(*this);
 }
 
+PartRunner::~PartRunner() = default;
+
 /// Builds the module and its inputs, each with a node of its own behind it.
-void PartRunner::begin(const Asked& asked, Run& run) {
-  run.modules = static_cast<std::uint32_t>(runtime_.program.modules.size());
-  run.module = machine_.build(*asked.type, *asked.takes, "part");
+void PartRunner::begin(const Asked& asked) {
+  Run& run = *run_;
   const std::vector<PartInput>& inputs = *asked.inputs;
+  run.recorder.begin(inputs);
+  run.module = machine_.build(*asked.type, *asked.takes, "part");
   run.leaving.resize(inputs.size());
   run.sources.resize(inputs.size());
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -85,36 +121,37 @@ void PartRunner::begin(const Asked& asked, Run& run) {
     run.sources[i]->extra = std::move(leaving);
     runtime_.attach(run.sources[i], tensor);
   }
+  run.recorder.see_inputs(run.inputs);
 }
 
 /// As Machine::call_part hands over what a part reads.
-void PartRunner::call(const Asked& asked, Run& run) {
-  const std::size_t count = run.module->type->input_defaults.size();
+void PartRunner::call(const Asked& asked) {
+  Run& run = *run_;
+  runtime_.recorder = &run.recorder;
   ValueList values;
+  values.reserve(std::max(run.inputs.size(), run.module->type->input_defaults.size()));
   for (const Tensor& tensor : run.inputs) values.push_back(Value::of(tensor));
   if (asked.joined) values = {Value::of_list(std::move(values))};
-  values.resize(count);
-  const Value result = machine_.call(*run.module, std::move(values));
+  values.resize(run.module->type->input_defaults.size());
+  const Value result = machine_.call(*run.module, values.data(), values.size());
   if (result.kind != ValueKind::tensor) throw NotInParts();
   run.result = result.tensor;
 }
 
-Part PartRunner::forward(const Asked& asked) {
+Part PartRunner::forward(const Asked& asked, std::uint32_t number, std::optional<Ahead>* ahead) {
   const tensor::Autocast& autocast = whole_.runtime.autocast;
   runtime_.autocast.enabled = autocast.enabled;
   runtime_.autocast.dtype = autocast.dtype;
   runtime_.autocast.cache_enabled = autocast.cache_enabled;
   runtime_.autocast.depth = autocast.depth;
   runtime_.grad_enabled = whole_.runtime.grad_enabled;
-  Run run(*this);
-  begin(asked, run);
-  PartRecorder recorder(runtime_, *asked.inputs, run.modules);
-  recorder.see_inputs(run.inputs);
-  runtime_.recorder = &recorder;
-  call(asked, run);
-  runtime_.recorder = nullptr;
+  Run& run = *run_;
+  const Run::End end(run);
+  begin(asked);
+  call(asked);
   Part part;
-  recorder.finish(machine_, *run.module, run.result, asked.one_layer, part);
+  part.number = number;
+  run.recorder.finish(machine_, run.result, asked, part);
   const std::vector<PartInput>& inputs = *asked.inputs;
   part.form = forms_.number(*run.result.get());
   part.body = Place::own(0);
@@ -129,10 +166,17 @@ Part PartRunner::forward(const Asked& asked) {
     if (!as_before) part.in_place = true;
     if (!as_before && !(input == run.result)) throw NotInParts();
   }
-  if (run.result->grad_fn) {
-    const auto* leaving = dynamic_cast<const Leaving*>(run.result->grad_fn->extra.get());
-    part.slot = leaving ? Place::of_input(leaving->input) : Place::own(0);
-    if (leaving) part.reached.clear();
+  if (!run.result->grad_fn) return part;
+  if (const Leaving* leaving = leaving_of(*run.result->grad_fn.get())) {
+    part.slot = Place::of_input(leaving->input);
+    part.reached.clear();
+    return part;
+  }
+  part.slot = Place::own(0);
+  if (ahead) {
+    Words gradients = first_gradient(part, run.result);
+    PartBackward backward = step_back(part, gradients);
+    *ahead = Ahead{std::move(gradients), std::move(backward)};
   }
   return part;
 }

@@ -2,9 +2,9 @@
 // What one operator of a person's graph does to the graph of the whole (network_graph.h): found by
 // running it alone, forward and backward, once for all that see the same.
 
-#include <array>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -41,6 +41,7 @@ struct WordsHash {
 struct Form {
   DType dtype = DType::f32;
   tensor::Shape shape, stride;
+  bool operator==(const Form&) const = default;
 };
 
 /// Forms by number, each once.
@@ -50,9 +51,11 @@ class Forms {
   const Form& operator[](std::uint32_t number) const { return forms_[number]; }
 
  private:
-  Words key_;
-  std::unordered_map<Words, std::uint32_t, WordsHash> numbers_;
+  void grow();
+
   std::vector<Form> forms_;
+  /// Numbers + 1 at a place of their hash; a power of two, at most half of them taken.
+  std::vector<std::uint32_t> places_;
 };
 
 /// Something of a part by number, or what came with an input.
@@ -148,31 +151,46 @@ class PartRunner {
  public:
   /// As the machine of the whole would.
   PartRunner(const model::Machine& whole, Forms& forms);
+  ~PartRunner();
+  PartRunner(const PartRunner&) = delete;
+  PartRunner& operator=(const PartRunner&) = delete;
 
   struct Asked {
     const model::CompiledClass* type = nullptr;
     const model::ValueList* takes = nullptr;
     bool joined = false;     // its inputs are handed over as one list
     bool one_layer = false;  // all its modules belong to one layer
+    bool all = false;        // its tensors are wanted, and what operators read and make
     const std::vector<PartInput>* inputs = nullptr;
   };
-  /// Throws NotInParts, and what running it throws.
-  Part forward(const Asked& asked);
+  /// A backward that was run right behind its forward, which saves running that again.
+  struct Ahead {
+    Words gradients;  // the state in which it ran
+    PartBackward backward;
+  };
+  /// Runs the part, which is given `number`, and where `ahead` is given its backward too: as if one
+  /// gradient came that nobody else has, the first of each input. Throws NotInParts, and what
+  /// running it throws.
+  Part forward(const Asked& asked, std::uint32_t number, std::optional<Ahead>* ahead);
   PartBackward backward(const Asked& asked, const Part& part, const Words& gradients);
 
  private:
   struct Run;
   struct Given;
-  void begin(const Asked& asked, Run& run);
-  void call(const Asked& asked, Run& run);
+  class Left;
+  void begin(const Asked& asked);
+  void call(const Asked& asked);
+  PartBackward step_back(const Part& part, const Words& gradients);
+  /// The words of a gradient for `result`, the first of all.
+  Words first_gradient(const Part& part, const tensor::Tensor& result);
   /// What has become of gradients, when the pass is over.
-  void describe(const Run& run, const Given& given, const Part& part, std::uint32_t first_new,
-                PartBackward& out);
+  void describe(const Given& given, const Part& part, std::uint32_t first_new, PartBackward& out);
 
   const model::Machine& whole_;
   Forms& forms_;
   tensor::Runtime runtime_;
   model::Machine machine_;
+  std::unique_ptr<Run> run_;
 };
 
 }  // namespace shardfit::graph

@@ -1,8 +1,5 @@
 // The backward of a part that runs alone, from gradients in a given state.
 
-#include <algorithm>
-#include <unordered_map>
-
 #include "graph/part_run.h"
 #include "tensor/engine.h"
 
@@ -35,74 +32,79 @@ std::int32_t given_number(const TensorBody& body) {
   return body.parameter <= -2 ? -2 - body.parameter : -1;
 }
 
+}  // namespace
+
 /// What is left of gradients: bodies with their storages, found from tensors that hold them.
-class Left {
+class PartRunner::Left {
  public:
   /// `given`: storages that were there before; others must have been made since `first_new`.
-  Left(const std::vector<std::uint32_t>& given, std::uint32_t first_new)
-      : ids_(given), first_new_(first_new) {
-    for (std::size_t i = 0; i < given.size(); ++i) {
-      numbers_.emplace(given[i], static_cast<std::uint32_t>(i));
-    }
+  Left(Run& run, const std::vector<std::uint32_t>& given, std::uint32_t first_new)
+      : places_(run.bodies), numbers_(run.storages), first_new_(first_new) {
+    places_.begin();
+    numbers_.begin();
+    for (const std::uint32_t id : given) numbers_.of(id, storages_++);
   }
 
   /// The tensor's body by number; -1: none.
   std::int32_t add(const Tensor& tensor) {
     if (!tensor) return -1;
-    const auto [place, fresh] =
-        places_.emplace(tensor.get(), static_cast<std::int32_t>(bodies_.size()));
-    const std::int32_t number = place->second;
-    if (!fresh) {
-      ++uses_[static_cast<std::size_t>(number)];
-      return number;
+    const auto here = static_cast<std::uint32_t>(bodies_.size());
+    const std::uint32_t number = places_.of(tensor.get(), here);
+    if (number != here) {
+      ++bodies_[number].uses;
+      return static_cast<std::int32_t>(number);
     }
     if (!tensor->storage) throw NotInParts();
-    bodies_.push_back(tensor.get());
-    uses_.push_back(1);
-    bases_.push_back(-1);
+    bodies_.push_back({tensor.get(), 1, -1});
     const std::int32_t base = add(tensor->base);
-    bases_[static_cast<std::size_t>(number)] = base;
-    return number;
+    bodies_[number].base = base;
+    return static_cast<std::int32_t>(number);
   }
   std::uint32_t storage_number(std::uint32_t id) {
-    if (const std::uint32_t known = find_storage(id); known < storages()) return known;
+    const std::uint32_t number = numbers_.of(id, storages_);
+    if (number < storages_) return number;
     if (id < first_new_) throw NotInParts();  // one of the forward's
-    ids_.push_back(id);
-    return numbers_[id] = storages() - 1;
+    return storages_++;
   }
   /// storages() where it is none.
-  std::uint32_t find_storage(std::uint32_t id) const {
-    const auto known = numbers_.find(id);
-    return known == numbers_.end() ? storages() : known->second;
-  }
-  std::uint32_t storages() const { return static_cast<std::uint32_t>(ids_.size()); }
-  const std::vector<const TensorBody*>& bodies() const { return bodies_; }
-  const std::vector<std::int32_t>& bases() const { return bases_; }
+  std::uint32_t find_storage(std::uint32_t id) const { return numbers_.find(id, storages_); }
+  std::uint32_t storages() const { return storages_; }
+  struct Body {
+    const TensorBody* body = nullptr;
+    std::uint32_t uses = 0;
+    std::int32_t base = -1;
+  };
+  const std::vector<Body>& bodies() const { return bodies_; }
 
   /// Nothing holds them but what was added and the gradients of parameters.
-  void check_uses(const std::vector<std::uint32_t>& leaves) const {
-    std::unordered_map<const Storage*, std::uint32_t> of_storages;
-    for (std::size_t i = 0; i < bodies_.size(); ++i) {
-      if (bodies_[i]->references != uses_[i]) throw NotInParts();
-      ++of_storages[bodies_[i]->storage];
+  void check_uses(const std::vector<std::uint32_t>& leaves) {
+    std::vector<std::pair<const Storage*, std::uint32_t>> of_storages;
+    numbers_.begin();
+    for (const Body& body : bodies_) {
+      if (body.body->references != body.uses) throw NotInParts();
+      const auto here = static_cast<std::uint32_t>(of_storages.size());
+      const std::uint32_t number = numbers_.of(body.body->storage->id, here);
+      if (number == here) of_storages.emplace_back(body.body->storage, 0);
+      ++of_storages[number].second;
+    }
+    const auto count = static_cast<std::uint32_t>(of_storages.size());
+    for (const std::uint32_t id : leaves) {
+      if (const std::uint32_t number = numbers_.find(id, count); number < count) {
+        ++of_storages[number].second;
+      }
     }
     for (const auto& [storage, uses] : of_storages) {
-      const auto more = std::count(leaves.begin(), leaves.end(), storage->id);
-      if (storage->references != uses + static_cast<std::uint32_t>(more)) throw NotInParts();
+      if (storage->references != uses) throw NotInParts();
     }
   }
 
  private:
-  std::vector<std::uint32_t> ids_;
+  FirstSeenAddress& places_;
+  FirstSeen& numbers_;
+  std::uint32_t storages_ = 0;
   std::uint32_t first_new_;
-  std::unordered_map<std::uint32_t, std::uint32_t> numbers_;
-  std::unordered_map<const TensorBody*, std::int32_t> places_;
-  std::vector<const TensorBody*> bodies_;
-  std::vector<std::uint32_t> uses_;
-  std::vector<std::int32_t> bases_;
+  std::vector<Body> bodies_;
 };
-
-}  // namespace
 
 /// Gradients as the words say, and what others hold of them.
 struct PartRunner::Given {
@@ -145,17 +147,30 @@ PartRunner::Given::Given(tensor::Runtime& runtime, const Forms& forms, const Wor
   }
 }
 
+Words PartRunner::first_gradient(const Part& part, const Tensor& result) {
+  Words words{part.number, static_cast<std::uint32_t>(part.reached.size()) + 1, 0};
+  words.insert(words.end(), part.reached.size(), no_body);
+  std::uint32_t form = part.form;
+  if (!result.dense()) {
+    const Tensor gradient = runtime_.empty(result.shape(), result.dtype());
+    form = forms_.number(*gradient.get());
+  }
+  words.insert(words.end(), {1, form, 0, 0, 0, 1, 0});
+  return words;
+}
+
 PartBackward PartRunner::backward(const Asked& asked, const Part& part, const Words& gradients) {
-  Run run(*this);
-  begin(asked, run);
-  PartRecorder recorder(runtime_, *asked.inputs, run.modules);
-  recorder.see_inputs(run.inputs);
-  runtime_.recorder = &recorder;
-  call(asked, run);
+  const Run::End end(*run_);
+  begin(asked);
+  call(asked);
+  return step_back(part, gradients);
+}
+
+PartBackward PartRunner::step_back(const Part& part, const Words& gradients) {
+  Run& run = *run_;
   runtime_.autocast.cache.clear();
   const auto first_new = static_cast<std::uint32_t>(runtime_.program.storages.size());
   Given given(runtime_, forms_, gradients);
-  PartBackward out;
   {
     const NodeRef arriving =
         runtime_.make_node("arriving", arrive, static_cast<int>(part.reached.size()) + 1);
@@ -174,27 +189,34 @@ PartBackward PartRunner::backward(const Asked& asked, const Part& part, const Wo
     run.result.reset();
     tensor::run_backward(root, root);
   }
-  out.work = recorder.take_work();
-  describe(run, given, part, first_new, out);
+  PartBackward out;
+  out.work = run.recorder.work();
+  describe(given, part, first_new, out);
   return out;
 }
 
-void PartRunner::describe(const Run& run, const Given& given, const Part& part,
-                          std::uint32_t first_new, PartBackward& out) {
-  Left left(given.storages, first_new);
-  for (const std::uint32_t slot : part.reached) out.results.push_back(left.add(run.leaving[slot]));
+void PartRunner::describe(const Given& given, const Part& part, std::uint32_t first_new,
+                          PartBackward& out) {
+  Left left(*run_, given.storages, first_new);
+  out.results.reserve(part.reached.size());
+  for (const std::uint32_t slot : part.reached) out.results.push_back(left.add(run_->leaving[slot]));
   const std::size_t count = left.bodies().size();
+  out.bodies.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
-    const TensorBody& body = *left.bodies()[i];
+    const TensorBody& body = *left.bodies()[i].body;
     out.bodies.push_back({given_number(body), forms_.number(body),
-                          left.storage_number(body.storage->id), left.bases()[i]});
+                          left.storage_number(body.storage->id), left.bodies()[i].base});
   }
   const std::uint32_t storages = left.storages();
   out.storages = storages - static_cast<std::uint32_t>(given.storages.size());
   for (const Tensor& other : given.others) left.add(other);
   std::vector<std::uint32_t> leaves;  // storages of parameters' gradients
-  for (const model::Parameter& p : machine_.parameters(*run.module)) {
-    if (p.tensor->grad && p.tensor->grad->storage) leaves.push_back(p.tensor->grad->storage->id);
+  for (const model::Module& module : machine_.modules) {
+    for (const Tensor& tensor : module.tensors) {
+      if (tensor && tensor->grad && tensor->grad->storage) {
+        leaves.push_back(tensor->grad->storage->id);
+      }
+    }
   }
   for (const std::uint32_t id : leaves) {
     const std::uint32_t number = left.find_storage(id);

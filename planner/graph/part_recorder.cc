@@ -1,7 +1,6 @@
 #include "graph/part_recorder.h"
 
 #include <algorithm>
-#include <unordered_set>
 
 #include "base/units.h"
 #include "tensor/runtime.h"
@@ -11,41 +10,84 @@ namespace shardfit::graph {
 using tensor::Node;
 using tensor::Tensor;
 
-namespace {
+PartRecorder::PartRecorder(tensor::Runtime& runtime)
+    : runtime_(runtime),
+      modules_(static_cast<std::uint32_t>(runtime.program.modules.size())),
+      first_storage_(static_cast<std::uint32_t>(runtime.program.storages.size())),
+      instructions_(static_cast<std::uint32_t>(runtime.program.instructions.size())) {}
 
-std::uint64_t key_of(std::int32_t producer, std::uint32_t storage) {
-  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(producer)) << 32 | storage;
+void PartRecorder::begin(const std::vector<PartInput>& inputs) {
+  inputs_ = &inputs;
+  first_node_ = runtime_.next_sequence;
+  without_storage_ = {};
+  seen_.clear();
+  ids_.clear();
+  makers_.clear();
+  others_.clear();
+  operators_.clear();
+  links_.clear();
+  tensors_.clear();
+  writes_.clear();
+  keeps_.clear();
+  reached_.clear();
+  whole_ = false;
+  current_ = -1;
 }
 
-}  // namespace
+void PartRecorder::end() {
+  runtime_.program.modules.resize(modules_);
+  runtime_.program.storages.resize(first_storage_);
+  runtime_.program.instructions.resize(instructions_);
+}
+
+PartRecorder::Seen& PartRecorder::seen(std::uint32_t storage) {
+  if (storage == no_storage) return without_storage_;
+  if (storage < first_storage_) throw NotInParts();  // none of the part's
+  const std::size_t at = storage - first_storage_;
+  if (seen_.size() <= at) seen_.resize(at + 1);
+  return seen_[at];
+}
+
+const PartRecorder::Other* PartRecorder::find_other(std::int32_t producer, std::uint32_t storage) {
+  for (std::uint32_t at = seen(storage).others; at != none; at = others_[at].next) {
+    if (others_[at].producer == producer) return &others_[at];
+  }
+  return nullptr;
+}
+
+Place PartRecorder::other_place(std::int32_t producer, std::uint32_t storage, Place place) {
+  if (const Other* known = find_other(producer, storage)) return known->place;
+  Seen& on = seen(storage);
+  others_.push_back({producer, place, on.others});
+  on.others = static_cast<std::uint32_t>(others_.size() - 1);
+  return place;
+}
 
 void PartRecorder::see_inputs(const std::vector<Tensor>& inputs) {
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const PartInput& input = inputs_[i];
+    const PartInput& input = (*inputs_)[i];
     const std::uint32_t id = inputs[i]->storage->id;
-    storages_.emplace(id, Place::of_input(input.storage));
-    const auto [known, fresh] =
-        others_.emplace(key_of(inputs[i]->producer, id), Place::of_input(i));
+    if (Place& place = seen(id).place; !place.known()) place = Place::of_input(input.storage);
+    const std::size_t first =
+        other_place(inputs[i]->producer, id, Place::of_input(i)).input();
     // What one operator made over one storage is one tensor of the graph.
-    const std::size_t first = known->second.input();
-    if (!fresh &&
-        (inputs_[first].producer != input.producer || inputs_[first].storage != input.storage)) {
-      throw NotInParts();
-    }
+    const PartInput& same = (*inputs_)[first];
+    if (same.producer != input.producer || same.storage != input.storage) throw NotInParts();
   }
 }
 
 Place PartRecorder::storage_place(std::uint32_t storage) {
-  const auto [place, fresh] = storages_.emplace(storage, Place::own(ids_.size()));
-  if (fresh) {
+  Place& place = seen(storage).place;
+  if (!place.known()) {
+    place = Place::own(ids_.size());
     ids_.push_back(storage);
     makers_.push_back(-1);
   }
-  return place->second;
+  return place;
 }
 
 Place PartRecorder::operator_place(std::int32_t number) const {
-  const auto count = static_cast<std::int32_t>(inputs_.size());
+  const auto count = static_cast<std::int32_t>(inputs_->size());
   if (number < 0) return {};
   return number < count ? Place::of_input(static_cast<std::size_t>(number))
                         : Place::own(static_cast<std::size_t>(number - count));
@@ -75,18 +117,15 @@ Place PartRecorder::link(const Tensor& tensor) {
       if (tensors_[output.own()].storage == storage) return output;
     }
   }
-  const auto known = others_.find(key_of(tensor->producer, id));
-  if (known != others_.end()) return known->second;
+  if (const Other* known = find_other(tensor->producer, id)) return known->place;
   // A tensor of another part's operator that is none of what was read.
   if (producer.known()) throw NotInParts();
-  const Place made = new_tensor(tensor, -1);
-  others_.emplace(key_of(tensor->producer, id), made);
-  return made;
+  return other_place(-1, id, new_tensor(tensor, -1));
 }
 
 std::int32_t PartRecorder::ran(const Compute& cost, tensor::Tensors inputs,
                                tensor::Tensors outputs) {
-  const auto count = static_cast<std::int32_t>(inputs_.size());
+  const auto count = static_cast<std::int32_t>(inputs_->size());
   if (whole_ || cost.backward) {
     if (!cost.backward || (cost.flops == 0 && cost.bytes == 0)) return current_;
     if (current_ < count) throw NotInParts();
@@ -111,7 +150,7 @@ std::int32_t PartRecorder::ran(const Compute& cost, tensor::Tensors inputs,
   for (std::uint32_t i = 0; i < op.inputs; ++i) {
     const Place read = links_[op.first_link + i];
     if (!read.is_own()) {
-      op.copies = op.copies && inputs_[read.input()].copies;
+      op.copies = op.copies && (*inputs_)[read.input()].copies;
       continue;
     }
     const PartTensor& tensor = tensors_[read.own()];
@@ -145,26 +184,25 @@ void PartRecorder::node_runs(const Node& node) {
   if (node.operation >= 0) current_ = node.operation;
 }
 
-/// As Trace::backward_begins does for the whole.
+/// As Trace::backward_begins does for the whole, by sequence number too.
 void PartRecorder::read_nodes(const Tensor& result) {
   if (!result->grad_fn) return;
-  std::vector<const Node*> open{result->grad_fn.get()}, nodes = open;
-  std::unordered_set<const Node*> seen{open.front()};
-  while (!open.empty()) {
-    const Node* node = open.back();
-    open.pop_back();
-    for (const tensor::Edge& edge : node->next) {
-      const Node* next = edge.node.get();
-      if (!next || next->sequence == tensor::accumulate_sequence) continue;
-      if (!seen.insert(next).second) continue;
-      nodes.push_back(next);
-      open.push_back(next);
-    }
+  nodes_.assign(runtime_.next_sequence - first_node_, nullptr);
+  const auto see = [this](const Node* node) {
+    if (!node || node->sequence == tensor::accumulate_sequence) return;
+    if (node->sequence < first_node_) throw NotInParts();
+    const Node*& place = nodes_[node->sequence - first_node_];
+    if (!place) open_.push_back(place = node);
+  };
+  see(result->grad_fn.get());
+  while (!open_.empty()) {
+    const Node* node = open_.back();
+    open_.pop_back();
+    for (const tensor::Edge& edge : node->next) see(edge.node.get());
   }
-  std::sort(nodes.begin(), nodes.end(),
-            [](const Node* a, const Node* b) { return a->sequence < b->sequence; });
-  for (const Node* node : nodes) {
-    if (const auto* leaving = dynamic_cast<const Leaving*>(node->extra.get())) {
+  for (const Node* node : nodes_) {
+    if (!node) continue;
+    if (const Leaving* leaving = leaving_of(*node)) {
       reached_.push_back(leaving->input);
       continue;
     }
@@ -180,12 +218,8 @@ void PartRecorder::read_nodes(const Tensor& result) {
 
 /// What the part alone sees is counted here, once a storage.
 void PartRecorder::count_saved(bool one_layer, const Tensor& result, Part& part) {
-  struct Count {
-    std::int32_t operation = -1;
-    bool shared = false;
-  };
   const Place given = storage_place(result->storage->id);
-  std::vector<Count> counts(ids_.size());
+  counts_.assign(ids_.size(), {});
   for (const Keep& keep : keeps_) {
     const Place operation = operator_place(keep.operation);
     if (!operation.known()) continue;
@@ -195,8 +229,8 @@ void PartRecorder::count_saved(bool one_layer, const Tensor& result, Part& part)
       continue;
     }
     if (!operation.is_own()) throw NotInParts();
-    counts.resize(ids_.size());
-    Count& count = counts[storage.own()];
+    counts_.resize(ids_.size());
+    Count& count = counts_[storage.own()];
     const auto op = static_cast<std::int32_t>(operation.own());
     if (count.operation < 0) {
       count.operation = op;
@@ -205,10 +239,10 @@ void PartRecorder::count_saved(bool one_layer, const Tensor& result, Part& part)
       count.shared = true;
     }
   }
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    if (counts[i].operation < 0) continue;
+  for (std::size_t i = 0; i < counts_.size(); ++i) {
+    if (counts_[i].operation < 0) continue;
     const std::int32_t maker = makers_[i];
-    const std::int32_t keeper = counts[i].shared && maker >= 0 ? maker : counts[i].operation;
+    const std::int32_t keeper = counts_[i].shared && maker >= 0 ? maker : counts_[i].operation;
     PartOperator& op = operators_[static_cast<std::size_t>(keeper)];
     const std::int64_t bytes = runtime_.program.storages[ids_[i]].bytes;
     op.saved_bytes += bytes;
@@ -218,47 +252,61 @@ void PartRecorder::count_saved(bool one_layer, const Tensor& result, Part& part)
   }
 }
 
-void PartRecorder::list_modules(const model::Machine& machine, const model::Module& module,
-                                Part& part) {
+void PartRecorder::list_modules(const model::Machine& machine, bool named, Part& part) {
   const auto& paths = runtime_.program.modules;
+  const std::size_t above = machine.modules.front().path.size();
+  part.modules.reserve(paths.size() - modules_);
   for (std::size_t i = modules_; i < paths.size(); ++i) {
-    part.modules.push_back({paths[i].substr(module.path.size()), 0, 0});
+    part.modules.push_back({paths[i].substr(above), 0, 0});
     // Modules in a list may be a layer together.
     if (part.modules.back().path.find_first_of("0123456789") != std::string::npos) {
       throw NotInParts();
     }
   }
-  for (const model::Parameter& p : machine.parameters(module)) {
-    PartModule& owner = part.modules[p.module->label - modules_];
-    const std::int64_t bytes = checked_multiply(p.tensor.count(), element_size(p.tensor.dtype()));
-    owner.parameters = checked_add(owner.parameters, p.tensor.count());
-    owner.parameter_bytes = checked_add(owner.parameter_bytes, bytes);
-    if (!p.tensor->storage) throw NotInParts();
-    const auto known = others_.find(key_of(-1, p.tensor->storage->id));
-    if (known != others_.end() && known->second.is_own()) {
-      tensors_[known->second.own()].name = p.path.substr(module.path.size());
+  parameters_.clear();
+  for (const model::Module& module : machine.modules) {
+    PartModule& owner = part.modules[module.label - modules_];
+    const auto& own = module.type->spec->parameters;
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      const Tensor& tensor = module.tensors[i];
+      if (!tensor) continue;
+      if (!tensor->storage) throw NotInParts();
+      // One that several modules share counts where it comes first.
+      if (std::find(parameters_.begin(), parameters_.end(), tensor.get()) != parameters_.end()) {
+        continue;
+      }
+      parameters_.push_back(tensor.get());
+      const std::int64_t bytes = checked_multiply(tensor.count(), element_size(tensor.dtype()));
+      owner.parameters = checked_add(owner.parameters, tensor.count());
+      owner.parameter_bytes = checked_add(owner.parameter_bytes, bytes);
+      if (!named) continue;
+      const Other* known = find_other(-1, tensor->storage->id);
+      if (known && known->place.is_own()) {
+        tensors_[known->place.own()].name = part.modules[module.label - modules_].path + "." + own[i].name;
+      }
     }
   }
 }
 
-void PartRecorder::finish(const model::Machine& machine, const model::Module& module,
-                          const Tensor& result, bool one_layer, Part& part) {
+void PartRecorder::finish(const model::Machine& machine, const Tensor& result,
+                          const PartRunner::Asked& asked, Part& part) {
   if (!result->storage || result->on_host || result->leaf_requires_grad) throw NotInParts();
   const StorageInfo& info = runtime_.program.storages[result->storage->id];
   if (info.category == Category::parameter) throw NotInParts();
   read_nodes(result);
-  count_saved(one_layer, result, part);
-  list_modules(machine, module, part);
+  count_saved(asked.one_layer, result, part);
+  list_modules(machine, asked.all, part);
   part.storage = storage_place(result->storage->id);
   part.producer = operator_place(result->producer);
   part.bytes = info.bytes;
   if (part.storage.is_own()) part.maker = makers_[part.storage.own()];
   part.storages = static_cast<std::uint32_t>(ids_.size());
-  part.operators = std::move(operators_);
-  part.links = std::move(links_);
-  part.tensors = std::move(tensors_);
-  part.writes = std::move(writes_);
-  part.reached = std::move(reached_);
+  part.operators = operators_;
+  part.writes = writes_;
+  part.reached = reached_;
+  if (!asked.all) return;
+  part.links = links_;
+  part.tensors = tensors_;
 }
 
 }  // namespace shardfit::graph
