@@ -4,7 +4,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <span>
 
 namespace shardfit {
@@ -69,9 +68,10 @@ constexpr std::array<Unit, 7> all_times{
     {{"ns", 1e-9}, {"us", 1e-6}, {"ms", 1e-3}, {"s", 1}, {"min", 60}, {"h", 3600}, {"d", 86400}}};
 
 std::string fixed(double value, int decimals) {
-  std::array<char, 400> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.*f", decimals, value);
-  return {text.data(), static_cast<std::size_t>(length)};
+  std::array<char, 400> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value,
+                                 std::chars_format::fixed, decimals);
+  return {text.data(), end.ptr};
 }
 
 /// Three significant digits; whole digits are never dropped.

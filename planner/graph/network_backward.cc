@@ -85,14 +85,13 @@ void NetworkGraph::step_back(Call& call) {
     reached_[static_cast<std::size_t>(read(call, input).slot)] = true;
   }
   write_gradients(call, gradient);
-  const auto known = backwards_.find(key_);
-  if (known != backwards_.end()) {
-    call.backward = &known->second;
-  } else {
+  const auto [number, fresh] = backward_keys_.add(key_);
+  if (fresh) {
     look_at_inputs(call);
-    PartBackward made = alone([&] { return runner_.backward(asked(call), *call.part, key_); });
-    call.backward = &backwards_.emplace(key_, std::move(made)).first->second;
+    PartBackward& made = backwards_.emplace_back(&memory_);
+    alone([&] { runner_.backward(asked(call), *call.part, key_, made); });
   }
+  call.backward = &backwards_[number];
   leave_gradients(call, gradient);
 }
 

@@ -44,7 +44,8 @@ NetworkGraph::NetworkGraph(model::Machine& machine, Detail detail)
     : machine_(machine),
       runtime_(machine.runtime),
       whole_(detail == Detail::operators),
-      runner_(machine, forms_) {
+      runner_(machine, forms_),
+      ahead_{false, {}, PartBackward(&memory_)} {
   machine.networks = this;
 }
 
@@ -129,12 +130,12 @@ const NetworkGraph::Make& NetworkGraph::make_of(const CompiledClass& type, std::
   const model::Code& maker = type.child_makers[number];
   Make fresh{maker.callee, machine_.takes_of(maker, *root_),
              static_cast<std::uint32_t>(makes_.size())};
-  Words key;
-  add_number(reinterpret_cast<std::uintptr_t>(maker.callee), key);
-  for (const Value& take : fresh.takes) add_value(take, key);
-  const auto [known, is_new] = make_numbers_.emplace(std::move(key), nullptr);
-  if (is_new) known->second = &makes_.emplace_back(std::move(fresh));
-  return *(make = known->second);
+  key_.clear();
+  add_number(reinterpret_cast<std::uintptr_t>(maker.callee), key_);
+  for (const Value& take : fresh.takes) add_value(take, key_);
+  const auto [known, is_new] = make_keys_.add(key_);
+  if (is_new) makes_.push_back(std::move(fresh));
+  return *(make = &makes_[known]);
 }
 
 std::uint32_t NetworkGraph::call(const Make& make, const Wiring::Part& wired,
@@ -196,13 +197,17 @@ const Part& NetworkGraph::part_of(const Call& call, bool last) {
     if (call.reads == 1) break;
     key_.insert(key_.end(), {input.body, input.storage, input.producer, input.slot});
   }
-  const auto known = parts_.find(key_);
-  if (known != parts_.end()) return known->second;
-  std::optional<PartRunner::Ahead> ahead;
-  const auto number = static_cast<std::uint32_t>(parts_.size());
-  Part part = alone([&] { return runner_.forward(asked(call), number, last ? &ahead : nullptr); });
-  if (ahead) backwards_.emplace(std::move(ahead->gradients), std::move(ahead->backward));
-  return parts_.emplace(key_, std::move(part)).first->second;
+  const auto [number, fresh] = part_keys_.add(key_);
+  if (!fresh) return parts_[number];
+  Part& part = parts_.emplace_back(&memory_);
+  part.number = number;
+  ahead_.ran = false;
+  ahead_.backward = PartBackward(&memory_);
+  alone([&] { runner_.forward(asked(call), part, last ? &ahead_ : nullptr); });
+  if (ahead_.ran && backward_keys_.add(ahead_.gradients).second) {
+    backwards_.push_back(std::move(ahead_.backward));
+  }
+  return part;
 }
 
 void NetworkGraph::add_modules(Call& call, const std::string& path) {

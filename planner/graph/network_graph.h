@@ -146,9 +146,12 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::vector<PartInput> inputs_;  // of the call at hand
   Words key_;
   std::unordered_map<const model::CompiledClass*, std::vector<const Make*>> makes_of_;
-  std::unordered_map<Words, const Make*, WordsHash> make_numbers_;
+  WordsTable make_keys_, part_keys_, backward_keys_;
+  std::pmr::monotonic_buffer_resource memory_;  // of parts
   std::deque<Make> makes_;
-  std::unordered_map<Words, Part, WordsHash> parts_;
+  std::deque<Part> parts_;
+  std::deque<PartBackward> backwards_;
+  PartRunner::Ahead ahead_;
 
   std::uint32_t loss_ = 0;  // value
   std::vector<tensor::Tensor> slots_;
@@ -159,7 +162,6 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::vector<std::pair<tensor::Storage*, std::uint32_t>> at_hand_;  // storages, bodies on them
   FirstSeen first_at_hand_;
   std::vector<tensor::Tensor> made_, on_;  // bodies that come of them; one on each storage
-  std::unordered_map<Words, PartBackward, WordsHash> backwards_;
 };
 
 }  // namespace shardfit::graph

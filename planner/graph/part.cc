@@ -138,7 +138,7 @@ void PartRunner::call(const Asked& asked) {
   run.result = result.tensor;
 }
 
-Part PartRunner::forward(const Asked& asked, std::uint32_t number, std::optional<Ahead>* ahead) {
+void PartRunner::forward(const Asked& asked, Part& part, Ahead* ahead) {
   const tensor::Autocast& autocast = whole_.runtime.autocast;
   runtime_.autocast.enabled = autocast.enabled;
   runtime_.autocast.dtype = autocast.dtype;
@@ -149,8 +149,6 @@ Part PartRunner::forward(const Asked& asked, std::uint32_t number, std::optional
   const Run::End end(run);
   begin(asked);
   call(asked);
-  Part part;
-  part.number = number;
   run.recorder.finish(machine_, run.result, asked, part);
   const std::vector<PartInput>& inputs = *asked.inputs;
   part.form = forms_.number(*run.result.get());
@@ -166,19 +164,17 @@ Part PartRunner::forward(const Asked& asked, std::uint32_t number, std::optional
     if (!as_before) part.in_place = true;
     if (!as_before && !(input == run.result)) throw NotInParts();
   }
-  if (!run.result->grad_fn) return part;
+  if (!run.result->grad_fn) return;
   if (const Leaving* leaving = leaving_of(*run.result->grad_fn.get())) {
     part.slot = Place::of_input(leaving->input);
     part.reached.clear();
-    return part;
+    return;
   }
   part.slot = Place::own(0);
-  if (ahead) {
-    Words gradients = first_gradient(part, run.result);
-    PartBackward backward = step_back(part, gradients);
-    *ahead = Ahead{std::move(gradients), std::move(backward)};
-  }
-  return part;
+  if (!ahead) return;
+  first_gradient(part, run.result, ahead->gradients);
+  step_back(part, ahead->gradients, ahead->backward);
+  ahead->ran = true;
 }
 
 }  // namespace shardfit::graph

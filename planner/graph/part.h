@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <optional>
+#include <memory_resource>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "graph/model_graph.h"
+#include "graph/words.h"
 #include "model/machine.h"
 
 namespace shardfit::graph {
@@ -19,22 +19,6 @@ namespace shardfit::graph {
 /// The graph cannot be put together from parts: the network is to be run as a whole.
 struct NotInParts : std::exception {
   const char* what() const noexcept override { return "the network is not the sum of its parts"; }
-};
-
-using Words = std::vector<std::uint32_t>;
-inline void add_number(std::uint64_t number, Words& words) {
-  words.push_back(static_cast<std::uint32_t>(number));
-  words.push_back(static_cast<std::uint32_t>(number >> 32));
-}
-struct WordsHash {
-  std::size_t operator()(const Words& words) const {
-    std::uint64_t hash = words.size();
-    for (const std::uint32_t word : words) {
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15;
-      hash ^= hash >> 29;
-    }
-    return hash;
-  }
 };
 
 /// All that operators look at in a tensor without values.
@@ -106,11 +90,21 @@ struct PartModule {
 };
 
 struct Part {
+  /// There may be as many parts as operators: what they list comes from one place.
+  explicit Part(std::pmr::memory_resource* memory)
+      : modules(memory),
+        operators(memory),
+        links(memory),
+        tensors(memory),
+        writes(memory),
+        keeps(memory),
+        reached(memory) {}
+
   std::uint32_t number = 0;
-  std::vector<PartModule> modules;
-  std::vector<PartOperator> operators;
-  std::vector<Place> links;         // tensors of operators, inputs first
-  std::vector<PartTensor> tensors;  // in the order in which the operators come to them
+  std::pmr::vector<PartModule> modules;
+  std::pmr::vector<PartOperator> operators;
+  std::pmr::vector<Place> links;         // tensors of operators, inputs first
+  std::pmr::vector<PartTensor> tensors;  // in the order in which the operators come to them
   /// What it gives. An own slot is that of the node that made it; none: it wants no gradient.
   std::uint32_t form = 0;
   Place body, storage, producer, slot;
@@ -118,26 +112,29 @@ struct Part {
   std::int32_t maker = -1;  // the operator that allocated that
   std::uint32_t storages = 0;
   /// Operators that write over an input's storage, in their order: the input, the operator.
-  std::vector<std::pair<std::uint32_t, std::int32_t>> writes;
+  std::pmr::vector<std::pair<std::uint32_t, std::int32_t>> writes;
   /// What nodes keep of storages that others see too: the storage, the operator.
-  std::vector<std::pair<Place, Place>> keeps;
-  std::vector<std::uint32_t> reached;  // inputs, by slot, that gradients go to
-  bool in_place = false;               // an input has another history than before
+  std::pmr::vector<std::pair<Place, Place>> keeps;
+  std::pmr::vector<std::uint32_t> reached;  // inputs, by slot, that gradients go to
+  bool in_place = false;                    // an input has another history than before
 };
 
 /// What a part's backward does where gradients are as some words say (below).
 struct PartBackward {
-  std::vector<Work> work;  // by operator
+  explicit PartBackward(std::pmr::memory_resource* memory)
+      : work(memory), bodies(memory), results(memory), kept(memory) {}
+
+  std::pmr::vector<Work> work;  // by operator
   struct Body {
     std::int32_t given = -1;    // one that was there
     std::uint32_t form = 0;     // of a new one
     std::uint32_t storage = 0;  // those given come first
     std::int32_t base = -1;
   };
-  std::vector<Body> bodies;
-  std::vector<std::int32_t> results;  // body of each slot reached; -1: no gradient
-  std::vector<std::uint32_t> kept;    // storages that gradients of parameters hold
-  std::uint32_t storages = 0;         // that are new
+  std::pmr::vector<Body> bodies;
+  std::pmr::vector<std::int32_t> results;  // body of each slot reached; -1: no gradient
+  std::pmr::vector<std::uint32_t> kept;    // storages that gradients of parameters hold
+  std::uint32_t storages = 0;              // that are new
 };
 
 /// Gradients at a moment: that of a part's result, then those that wait in the slots it reaches,
@@ -165,26 +162,25 @@ class PartRunner {
   };
   /// A backward that was run right behind its forward, which saves running that again.
   struct Ahead {
+    bool ran = false;
     Words gradients;  // the state in which it ran
     PartBackward backward;
   };
-  /// Runs the part, which is given `number`, and where `ahead` is given its backward too: as if one
+  /// Runs the part, which has its number, and where `ahead` is given its backward too: as if one
   /// gradient came that nobody else has, the first of each input. Throws NotInParts, and what
   /// running it throws.
-  Part forward(const Asked& asked, std::uint32_t number, std::optional<Ahead>* ahead);
-  PartBackward backward(const Asked& asked, const Part& part, const Words& gradients);
+  void forward(const Asked& asked, Part& part, Ahead* ahead);
+  void backward(const Asked& asked, const Part& part, const Words& gradients, PartBackward& out);
 
  private:
   struct Run;
-  struct Given;
-  class Left;
   void begin(const Asked& asked);
   void call(const Asked& asked);
-  PartBackward step_back(const Part& part, const Words& gradients);
+  void step_back(const Part& part, const Words& gradients, PartBackward& out);
   /// The words of a gradient for `result`, the first of all.
-  Words first_gradient(const Part& part, const tensor::Tensor& result);
+  void first_gradient(const Part& part, const tensor::Tensor& result, Words& words);
   /// What has become of gradients, when the pass is over.
-  void describe(const Given& given, const Part& part, std::uint32_t first_new, PartBackward& out);
+  void describe(const Part& part, std::uint32_t first_new, PartBackward& out);
 
   const model::Machine& whole_;
   Forms& forms_;

@@ -16,11 +16,12 @@ namespace {
 
 /// What the node before a part's last one hands on.
 struct Arriving : tensor::NodeExtra {
-  Gradients gradients;
+  explicit Arriving(std::vector<Tensor>& given) : gradients(given) {}
+  std::vector<Tensor>& gradients;
 };
 
 void arrive(Node& node, Gradients&, Gradients& out) {
-  Gradients& given = static_cast<Arriving&>(*node.extra).gradients;
+  std::vector<Tensor>& given = static_cast<Arriving&>(*node.extra).gradients;
   for (std::size_t i = 0; i < out.size(); ++i) out[i] = std::move(given[i]);
 }
 
@@ -34,88 +35,65 @@ std::int32_t given_number(const TensorBody& body) {
 
 }  // namespace
 
-/// What is left of gradients: bodies with their storages, found from tensors that hold them.
-class PartRunner::Left {
- public:
-  /// `given`: storages that were there before; others must have been made since `first_new`.
-  Left(Run& run, const std::vector<std::uint32_t>& given, std::uint32_t first_new)
-      : places_(run.bodies), numbers_(run.storages), first_new_(first_new) {
-    places_.begin();
-    numbers_.begin();
-    for (const std::uint32_t id : given) numbers_.of(id, storages_++);
-  }
+void LeftGradients::begin(const std::vector<std::uint32_t>& given, std::uint32_t first_new) {
+  places_.begin();
+  numbers_.begin();
+  bodies_.clear();
+  storages_ = 0;
+  first_new_ = first_new;
+  for (const std::uint32_t id : given) numbers_.of(id, storages_++);
+}
 
-  /// The tensor's body by number; -1: none.
-  std::int32_t add(const Tensor& tensor) {
-    if (!tensor) return -1;
-    const auto here = static_cast<std::uint32_t>(bodies_.size());
-    const std::uint32_t number = places_.of(tensor.get(), here);
-    if (number != here) {
-      ++bodies_[number].uses;
-      return static_cast<std::int32_t>(number);
-    }
-    if (!tensor->storage) throw NotInParts();
-    bodies_.push_back({tensor.get(), 1, -1});
-    const std::int32_t base = add(tensor->base);
-    bodies_[number].base = base;
+std::int32_t LeftGradients::add(const Tensor& tensor) {
+  if (!tensor) return -1;
+  const auto here = static_cast<std::uint32_t>(bodies_.size());
+  const std::uint32_t number = places_.of(tensor.get(), here);
+  if (number != here) {
+    ++bodies_[number].uses;
     return static_cast<std::int32_t>(number);
   }
-  std::uint32_t storage_number(std::uint32_t id) {
-    const std::uint32_t number = numbers_.of(id, storages_);
-    if (number < storages_) return number;
-    if (id < first_new_) throw NotInParts();  // one of the forward's
-    return storages_++;
-  }
-  /// storages() where it is none.
-  std::uint32_t find_storage(std::uint32_t id) const { return numbers_.find(id, storages_); }
-  std::uint32_t storages() const { return storages_; }
-  struct Body {
-    const TensorBody* body = nullptr;
-    std::uint32_t uses = 0;
-    std::int32_t base = -1;
-  };
-  const std::vector<Body>& bodies() const { return bodies_; }
+  if (!tensor->storage) throw NotInParts();
+  bodies_.push_back({tensor.get(), 1, -1});
+  const std::int32_t base = add(tensor->base);
+  bodies_[number].base = base;
+  return static_cast<std::int32_t>(number);
+}
 
-  /// Nothing holds them but what was added and the gradients of parameters.
-  void check_uses(const std::vector<std::uint32_t>& leaves) {
-    std::vector<std::pair<const Storage*, std::uint32_t>> of_storages;
-    numbers_.begin();
-    for (const Body& body : bodies_) {
-      if (body.body->references != body.uses) throw NotInParts();
-      const auto here = static_cast<std::uint32_t>(of_storages.size());
-      const std::uint32_t number = numbers_.of(body.body->storage->id, here);
-      if (number == here) of_storages.emplace_back(body.body->storage, 0);
-      ++of_storages[number].second;
-    }
-    const auto count = static_cast<std::uint32_t>(of_storages.size());
-    for (const std::uint32_t id : leaves) {
-      if (const std::uint32_t number = numbers_.find(id, count); number < count) {
-        ++of_storages[number].second;
-      }
-    }
-    for (const auto& [storage, uses] : of_storages) {
-      if (storage->references != uses) throw NotInParts();
+std::uint32_t LeftGradients::storage_number(std::uint32_t id) {
+  const std::uint32_t number = numbers_.of(id, storages_);
+  if (number < storages_) return number;
+  if (id < first_new_) throw NotInParts();  // one of the forward's
+  return storages_++;
+}
+
+void LeftGradients::check_uses(const std::vector<std::uint32_t>& leaves) {
+  uses_.clear();
+  numbers_.begin();
+  for (const Body& body : bodies_) {
+    if (body.body->references != body.uses) throw NotInParts();
+    const auto here = static_cast<std::uint32_t>(uses_.size());
+    const std::uint32_t number = numbers_.of(body.body->storage->id, here);
+    if (number == here) uses_.emplace_back(body.body->storage, 0);
+    ++uses_[number].second;
+  }
+  const auto count = static_cast<std::uint32_t>(uses_.size());
+  for (const std::uint32_t id : leaves) {
+    if (const std::uint32_t number = numbers_.find(id, count); number < count) {
+      ++uses_[number].second;
     }
   }
+  for (const auto& [storage, uses] : uses_) {
+    if (storage->references != uses) throw NotInParts();
+  }
+}
 
- private:
-  FirstSeenAddress& places_;
-  FirstSeen& numbers_;
-  std::uint32_t storages_ = 0;
-  std::uint32_t first_new_;
-  std::vector<Body> bodies_;
-};
+void GivenGradients::clear() {
+  entries.clear();
+  others.clear();
+  storages.clear();
+}
 
-/// Gradients as the words say, and what others hold of them.
-struct PartRunner::Given {
-  std::vector<Tensor> entries;
-  std::vector<Tensor> others;
-  std::vector<std::uint32_t> storages;  // their ids
-
-  Given(tensor::Runtime& runtime, const Forms& forms, const Words& words);
-};
-
-PartRunner::Given::Given(tensor::Runtime& runtime, const Forms& forms, const Words& words) {
+void GivenGradients::make(tensor::Runtime& runtime, const Forms& forms, const Words& words) {
   const std::uint32_t* next = words.data() + 1;
   const std::uint32_t* const bodies_of = next + 1;
   const std::uint32_t count = *next;
@@ -123,32 +101,33 @@ PartRunner::Given::Given(tensor::Runtime& runtime, const Forms& forms, const Wor
   const std::uint32_t body_count = *next++;
   const std::uint32_t* const of_bodies = next;
   next += std::size_t{4} * body_count;
-  std::vector<Tensor> roots(*next++);
-  for (Tensor& root : roots) {
+  roots_.resize(*next++);
+  for (Tensor& root : roots_) {
     root = runtime.scratch(16);
     storages.push_back(root->storage->id);
     if (*next++ != 0) others.push_back(runtime.alias_of(root, root.shape(), root->stride));
   }
-  std::vector<Tensor> bodies;
   for (std::uint32_t b = 0; b < body_count; ++b) {
     const std::uint32_t* const word = of_bodies + std::size_t{4} * b;
     const Form& form = forms[word[0]];
-    bodies.push_back(runtime.alias_of(roots[word[1]], form.shape, form.stride));
-    bodies.back()->dtype = form.dtype;
-    mark_given(bodies.back(), b);
-    if (word[3] != 0) others.push_back(bodies.back());
+    bodies_.push_back(runtime.alias_of(roots_[word[1]], form.shape, form.stride));
+    bodies_.back()->dtype = form.dtype;
+    mark_given(bodies_.back(), b);
+    if (word[3] != 0) others.push_back(bodies_.back());
   }
   for (std::uint32_t b = 0; b < body_count; ++b) {
     const std::uint32_t base = of_bodies[std::size_t{4} * b + 2];
-    if (base != 0) bodies[b]->base = bodies[base - 1];
+    if (base != 0) bodies_[b]->base = bodies_[base - 1];
   }
   for (std::uint32_t i = 0; i < count; ++i) {
-    entries.push_back(bodies_of[i] == no_body ? Tensor() : bodies[bodies_of[i]]);
+    entries.push_back(bodies_of[i] == no_body ? Tensor() : bodies_[bodies_of[i]]);
   }
+  roots_.clear();
+  bodies_.clear();
 }
 
-Words PartRunner::first_gradient(const Part& part, const Tensor& result) {
-  Words words{part.number, static_cast<std::uint32_t>(part.reached.size()) + 1, 0};
+void PartRunner::first_gradient(const Part& part, const Tensor& result, Words& words) {
+  words = {part.number, static_cast<std::uint32_t>(part.reached.size()) + 1, 0};
   words.insert(words.end(), part.reached.size(), no_body);
   std::uint32_t form = part.form;
   if (!result.dense()) {
@@ -156,50 +135,46 @@ Words PartRunner::first_gradient(const Part& part, const Tensor& result) {
     form = forms_.number(*gradient.get());
   }
   words.insert(words.end(), {1, form, 0, 0, 0, 1, 0});
-  return words;
 }
 
-PartBackward PartRunner::backward(const Asked& asked, const Part& part, const Words& gradients) {
+void PartRunner::backward(const Asked& asked, const Part& part, const Words& gradients,
+                          PartBackward& out) {
   const Run::End end(*run_);
   begin(asked);
   call(asked);
-  return step_back(part, gradients);
+  step_back(part, gradients, out);
 }
 
-PartBackward PartRunner::step_back(const Part& part, const Words& gradients) {
+void PartRunner::step_back(const Part& part, const Words& gradients, PartBackward& out) {
   Run& run = *run_;
   runtime_.autocast.cache.clear();
   const auto first_new = static_cast<std::uint32_t>(runtime_.program.storages.size());
-  Given given(runtime_, forms_, gradients);
+  run.given.make(runtime_, forms_, gradients);
   {
     const NodeRef arriving =
         runtime_.make_node("arriving", arrive, static_cast<int>(part.reached.size()) + 1);
     arriving->next[0].node = run.result->grad_fn;
     arriving->next[0].input = run.result->output;
-    auto extra = std::make_unique<Arriving>();
-    extra->gradients.resize(given.entries.size());
-    for (std::size_t i = 0; i < given.entries.size(); ++i) {
-      extra->gradients[i] = std::move(given.entries[i]);
-      if (i > 0) arriving->next[i].node = run.sources[part.reached[i - 1]];
+    for (std::size_t i = 0; i < part.reached.size(); ++i) {
+      arriving->next[i + 1].node = run.sources[part.reached[i]];
     }
-    arriving->extra = std::move(extra);
+    arriving->extra = std::make_unique<Arriving>(run.given.entries);
     const Tensor root = runtime_.scratch(1);
     root->grad_fn = arriving;
     arriving->inputs.push_back({root.shape(), root.dtype()});
     run.result.reset();
     tensor::run_backward(root, root);
   }
-  PartBackward out;
-  out.work = run.recorder.work();
-  describe(given, part, first_new, out);
-  return out;
+  out.work.assign(run.recorder.work().begin(), run.recorder.work().end());
+  describe(part, first_new, out);
 }
 
-void PartRunner::describe(const Given& given, const Part& part, std::uint32_t first_new,
-                          PartBackward& out) {
-  Left left(*run_, given.storages, first_new);
+void PartRunner::describe(const Part& part, std::uint32_t first_new, PartBackward& out) {
+  Run& run = *run_;
+  LeftGradients& left = run.left;
+  left.begin(run.given.storages, first_new);
   out.results.reserve(part.reached.size());
-  for (const std::uint32_t slot : part.reached) out.results.push_back(left.add(run_->leaving[slot]));
+  for (const std::uint32_t slot : part.reached) out.results.push_back(left.add(run.leaving[slot]));
   const std::size_t count = left.bodies().size();
   out.bodies.reserve(count);
   for (std::size_t i = 0; i < count; ++i) {
@@ -208,21 +183,18 @@ void PartRunner::describe(const Given& given, const Part& part, std::uint32_t fi
                           left.storage_number(body.storage->id), left.bodies()[i].base});
   }
   const std::uint32_t storages = left.storages();
-  out.storages = storages - static_cast<std::uint32_t>(given.storages.size());
-  for (const Tensor& other : given.others) left.add(other);
-  std::vector<std::uint32_t> leaves;  // storages of parameters' gradients
+  out.storages = storages - static_cast<std::uint32_t>(run.given.storages.size());
+  for (const Tensor& other : run.given.others) left.add(other);
+  run.leaves.clear();
   for (const model::Module& module : machine_.modules) {
     for (const Tensor& tensor : module.tensors) {
-      if (tensor && tensor->grad && tensor->grad->storage) {
-        leaves.push_back(tensor->grad->storage->id);
-      }
+      if (!tensor || !tensor->grad || !tensor->grad->storage) continue;
+      run.leaves.push_back(tensor->grad->storage->id);
+      const std::uint32_t number = left.find_storage(run.leaves.back());
+      if (number < storages) out.kept.push_back(number);
     }
   }
-  for (const std::uint32_t id : leaves) {
-    const std::uint32_t number = left.find_storage(id);
-    if (number < storages) out.kept.push_back(number);
-  }
-  left.check_uses(leaves);
+  left.check_uses(run.leaves);
 }
 
 }  // namespace shardfit::graph

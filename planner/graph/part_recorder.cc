@@ -301,12 +301,12 @@ void PartRecorder::finish(const model::Machine& machine, const Tensor& result,
   part.bytes = info.bytes;
   if (part.storage.is_own()) part.maker = makers_[part.storage.own()];
   part.storages = static_cast<std::uint32_t>(ids_.size());
-  part.operators = operators_;
-  part.writes = writes_;
-  part.reached = reached_;
+  part.operators.assign(operators_.begin(), operators_.end());
+  part.writes.assign(writes_.begin(), writes_.end());
+  part.reached.assign(reached_.begin(), reached_.end());
   if (!asked.all) return;
-  part.links = links_;
-  part.tensors = tensors_;
+  part.links.assign(links_.begin(), links_.end());
+  part.tensors.assign(tensors_.begin(), tensors_.end());
 }
 
 }  // namespace shardfit::graph

@@ -25,6 +25,23 @@ DType dtype_named(const std::string& name, DType fallback) {
   return fallback;
 }
 
+const Code& chosen_of(Machine& machine, const Code& code, const Module& self) {
+  if (code.op != Op::choice) return code;
+  const bool first = machine.evaluate(code.children[1], &self, nullptr).truth();
+  return chosen_of(machine, code.children[first ? 0 : 2], self);
+}
+
+/// The sizes of a list of such, which needs no list to be made; false where it is none.
+bool listed_sizes(Machine& machine, const Code& code, const Module& self, tensor::Shape& sizes) {
+  if (code.op != Op::list || code.children.size() > tensor::max_dims) return false;
+  for (const Code& child : code.children) {
+    const Value size = machine.evaluate(child, &self, nullptr);
+    if (size.kind != ValueKind::integer || size.integer < 0) return false;
+    sizes.push_back(size.integer);
+  }
+  return true;
+}
+
 }  // namespace
 
 Value Machine::make_of(const Code& code, const Module& parent, const std::string& path) {
@@ -85,6 +102,8 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
   const tensor::Scoped<tensor::Label> label(runtime.label, {"parameter", module.label, false});
   const spec::ClassSpec& s = *type.spec;
   takes.resize(s.takes.size());
+  module.constants.reserve(s.takes.size() + type.constants.size());
+  module.tensors.reserve(s.parameters.size() + s.buffers.size());
   for (std::size_t i = 0; i < s.takes.size(); ++i) {
     Value v = std::move(takes[i]);
     if (v.is_none()) v = evaluate(type.take_defaults[i], &module, nullptr);
@@ -118,11 +137,14 @@ const Module* Machine::build(const CompiledClass& type, ValueList takes, const s
 void Machine::make_tensors(Module& module) {
   const CompiledClass& type = *module.type;
   const auto make = [&](const spec::TensorSpec& wanted, const Code& code, bool trainable) {
-    const Value shape = evaluate(code, &module, nullptr);
+    tensor::Shape sizes;
+    const Code& chosen = chosen_of(*this, code, module);
+    const bool listed = listed_sizes(*this, chosen, module, sizes);
+    const Value shape = listed ? Value() : evaluate(chosen, &module, nullptr);
     Tensor t;
-    if (!shape.is_none()) {
+    if (listed || !shape.is_none()) {
       try {
-        const tensor::Shape sizes = sizes_of(shape, "a tensor's shape");
+        if (!listed) sizes = sizes_of(shape, "a tensor's shape");
         const DType dtype = dtype_named(wanted.dtype, parameter_dtype);
         t = wanted.host ? runtime.host_scalar(dtype) : runtime.empty(sizes, dtype);
         if (wanted.host) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <set>
 #include <string_view>
 #include <unordered_map>
 
@@ -199,6 +198,21 @@ class Binder {
     return it == places_.end() ? -1 : it->second;
   }
 
+  struct Signature {
+    std::vector<std::string> names;
+    int required = 0;
+  };
+  const Signature& signature_of(const std::vector<spec::ArgumentSpec>& arguments) {
+    const auto [known, fresh] = signatures_.try_emplace(&arguments);
+    Signature& signature = known->second;
+    if (!fresh) return signature;
+    for (const auto& a : arguments) {
+      signature.names.push_back(a.name);
+      if (!a.fallback) signature.required = static_cast<int>(signature.names.size());
+    }
+    return signature;
+  }
+
   void bind_children(const Expr& e, Code& c) {
     for (const Expr& child : e.children) c.children.push_back(bind(child));
   }
@@ -242,7 +256,9 @@ class Binder {
   /// Puts each argument in its place of the signature; reports doubles, strangers and gaps.
   void place_arguments(const Expr& e, std::size_t first, const std::vector<std::string>& signature,
                        int required, Code& c) {
-    std::set<int> given;
+    std::vector<bool> given(signature.size(), false);
+    c.children.reserve(e.children.size() - first);
+    c.places.reserve(e.children.size() - first);
     int position = 0;
     for (std::size_t i = first; i < e.children.size(); ++i) {
       int place = e.names[i].empty() ? position++ : index_of(signature, e.names[i]);
@@ -253,15 +269,17 @@ class Binder {
                             : "too many arguments of '" + e.text + "'",
                       named ? suggest(e.names[i], signature) : std::vector<std::string>{});
         place = 0;
-      } else if (!given.insert(place).second) {
+      } else if (given[static_cast<std::size_t>(place)]) {
         faults_.error(e.where, "argument '" + signature[static_cast<std::size_t>(place)] +
                                    "' of '" + e.text + "' is given twice");
+      } else {
+        given[static_cast<std::size_t>(place)] = true;
       }
       c.children.push_back(bind(e.children[i]));
       c.places.push_back(place);
     }
     for (int i = 0; i < required; ++i) {
-      if (!given.count(i)) {
+      if (!given[static_cast<std::size_t>(i)]) {
         faults_.error(e.where, "argument '" + signature[static_cast<std::size_t>(i)] + "' of '" +
                                    e.text + "' is missing");
       }
@@ -286,14 +304,9 @@ class Binder {
         c.op = Op::call_class;
         c.callee = type;
         c.unit = e.text == "activate";
-        std::vector<std::string> signature;
-        int required = 0;
-        const bool function = !making_;
-        for (const auto& a : function ? type->spec->inputs : type->spec->takes) {
-          signature.push_back(a.name);
-          if (!a.fallback) required = static_cast<int>(signature.size());
-        }
-        place_arguments(e, 0, signature, required, c);
+        const auto& arguments = making_ ? type->spec->takes : type->spec->inputs;
+        const Signature& signature = signature_of(arguments);
+        place_arguments(e, 0, signature.names, signature.required, c);
         return;
       }
     }
@@ -330,6 +343,7 @@ class Binder {
   bool making_ = false;
   const std::vector<std::string>* locals_ = nullptr;
   Places places_;  // of the locals
+  std::unordered_map<const std::vector<spec::ArgumentSpec>*, Signature> signatures_;
 };
 
 namespace {
@@ -347,6 +361,7 @@ void compile(CompiledClass& type, Binder& binder) {
   binder.making_children(true);
   for (const auto& child : s.children) type.child_makers.push_back(binder.bind(child.make));
   if (s.wiring) {
+    type.child_makers.reserve(s.children.size() + s.wiring->makes.size());
     for (const auto& make : s.wiring->makes) type.child_makers.push_back(binder.bind(make));
   }
   binder.making_children(false);

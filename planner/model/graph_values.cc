@@ -91,6 +91,11 @@ void check_truth(const spec::ArgumentSpec& take, const Value& value, const Expr&
       quoted(take.name) + (wanted ? " must be true or false" : " cannot be true or false"));
 }
 
+void add_argument(Expr value, const std::string& name, Expr& call) {
+  call.children.push_back(std::move(value));
+  call.names.push_back(name);
+}
+
 /// What an expression says, wherever it stands.
 void write_key(const Expr& e, std::int64_t pass, std::string& key) {
   key += static_cast<char>(e.kind);
@@ -235,6 +240,11 @@ Expr GraphValues::written(const Expr& e, std::int64_t pass) {
 }
 
 Value GraphValues::evaluate(const Expr& expression, std::int64_t pass) {
+  if (expression.kind == ExprKind::integer) {
+    const Value value = Value::of(expression.integer);
+    check_size(value, expression);
+    return value;
+  }
   const Expr over_words = written(expression, pass);
   if (over_words.kind == ExprKind::integer) {
     const Value value = Value::of(over_words.integer);
@@ -298,6 +308,8 @@ GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<T
   made.call.text = kind.name;
   made.call.where = op.where;
   made.takes.resize(kind.takes.size());
+  made.call.children.reserve(kind.takes.size());
+  made.call.names.reserve(kind.takes.size());
   for (std::size_t i = 0; i < kind.takes.size(); ++i) {
     const std::string& take = kind.takes[i].name;
     if (spec::is_inferred(take)) {
@@ -307,16 +319,14 @@ GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<T
       }
       const std::int64_t size = first.size(inferred_dimension(take, first));
       made.takes[i] = Value::of(size);
-      made.call.children.push_back(number(size, op.where));
-      made.call.names.push_back(take);
+      add_argument(number(size, op.where), take, made.call);
       continue;
     }
     for (const auto& [name, expression] : op.fields) {
       if (name != take) continue;
       made.takes[i] = evaluate(expression, pass);
       check_truth(kind.takes[i], made.takes[i], expression, path);
-      made.call.children.push_back(written(expression, pass));
-      made.call.names.push_back(take);
+      add_argument(written(expression, pass), take, made.call);
       if (name == "in_place") made.in_place = made.takes[i].truth();
     }
   }

@@ -29,6 +29,7 @@ using Queue = std::priority_queue<Ready, std::vector<Ready>, Later>;
 
 void count_dependencies(const std::vector<Edge>& roots, std::uint64_t pass) {
   std::vector<Node*> todo;
+  todo.reserve(16);
   const auto see = [&](Node* node) {
     if (node->pass == pass) return;
     node->pass = pass;
@@ -185,13 +186,15 @@ void run_pass(const std::vector<Edge>& roots, const std::vector<Tensor>& gradien
   const Scoped<std::vector<std::function<void()>>> callbacks(runtime.final_callbacks, {});
   count_dependencies(roots, ++runtime.pass);
   NodeWatcher* const watcher = runtime.backward_depth == 1 ? runtime.watcher : nullptr;
-  Queue queue;
+  std::vector<Ready> room;
+  room.reserve(16);
+  Queue queue(Later(), std::move(room));
   std::unordered_set<const Node*> begun;
   for (std::size_t i = 0; i < roots.size(); ++i) {
     Node& node = *roots[i].node.get();
     if (wanted && !wanted->wants(&node)) continue;
     add_pending(node, roots[i].input, Tensor(gradients[i]));
-    if (node.dependencies == 0 && begun.insert(&node).second) {
+    if (node.dependencies == 0 && (roots.size() == 1 || begun.insert(&node).second)) {
       queue.emplace(roots[i].node, runtime.backward_depth);
     }
   }

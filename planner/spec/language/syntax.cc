@@ -1,7 +1,9 @@
 #include "spec/language/syntax.h"
 
 #include <cctype>
+#include <charconv>
 #include <cstdlib>
+#include <optional>
 
 namespace shardfit::spec {
 namespace {
@@ -400,6 +402,21 @@ Statement parse_block(const Node& map_node, Diagnostics& faults) {
   return s;
 }
 
+/// A number that is all there is, as most fields of a graph's operators are.
+std::optional<Expr> lone_number(const Node& node) {
+  const std::string& text = node.text;
+  if (text.empty() || text.size() > 18) return {};
+  for (const char c : text) {
+    if (c < '0' || c > '9') return {};
+  }
+  std::optional<Expr> e(std::in_place);
+  e->kind = ExprKind::integer;
+  e->text = text;
+  e->where = node.where;
+  std::from_chars(text.data(), text.data() + text.size(), e->integer);
+  return e;
+}
+
 }  // namespace
 
 Expr parse_expression(const Node& node, Diagnostics& faults) {
@@ -409,6 +426,7 @@ Expr parse_expression(const Node& node, Diagnostics& faults) {
     }
     return {};
   }
+  if (auto number = lone_number(node)) return std::move(*number);
   try {
     return Parser(node, faults).expression_only();
   } catch (const Abandon&) {
