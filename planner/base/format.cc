@@ -174,13 +174,17 @@ std::string format_bytes(Bytes bytes) {
 std::string format_bytes_exact(Bytes bytes) { return format_count(bytes.count()) + " B"; }
 
 std::string format_count(std::int64_t count) {
-  std::string digits = std::to_string(count);
-  const std::size_t sign = count < 0 ? 1 : 0;
-  for (std::size_t left = digits.size(); left > sign + 3;) {
-    left -= 3;
-    digits.insert(left, ",");
+  std::array<char, 20> digits;
+  const char* next = digits.data();
+  const char* const end = std::to_chars(digits.data(), digits.data() + digits.size(), count).ptr;
+  std::array<char, 28> text;  // with separators
+  char* at = text.data();
+  if (*next == '-') *at++ = *next++;
+  for (auto left = end - next; left > 0; --left) {
+    *at++ = *next++;
+    if (left > 1 && left % 3 == 1) *at++ = ',';
   }
-  return digits;
+  return {text.data(), at};
 }
 
 std::string format_count_short(std::int64_t count) {

@@ -94,16 +94,18 @@ class Table {
  public:
   explicit Table(std::size_t columns) : widths_(columns, 0) {}
 
-  void add(std::string_view name, std::initializer_list<std::string_view> cells) {
+  /// The name of the next row; a cell for each column must follow.
+  void row(std::string_view name) {
     put(name);
     longest_ = std::max(longest_, name.size());
-    auto width = widths_.begin();
-    for (const std::string_view cell : cells) {
-      put(cell);
-      *width = std::max(*width, cell.size());
-      ++width;
-    }
+    column_ = 0;
   }
+  void cell(std::string_view text) {
+    put(text);
+    std::size_t& width = widths_[column_++];
+    width = std::max(width, text.size());
+  }
+  void count(std::int64_t number) { cell(format_count(number)); }
 
   void print(std::ostream& out) const {
     std::size_t numbers = 0;
@@ -111,28 +113,31 @@ class Table {
     const std::size_t room = numbers < screen_width ? screen_width - numbers : 0;
     const std::size_t name_width = std::min(longest_, room);
     std::string lines;
-    lines.reserve(ends_.size() / (widths_.size() + 1) * (name_width + numbers + 1));
-    std::size_t start = 0;
-    for (std::size_t at = 0; at < ends_.size();) {
-      const auto next = [&] {
-        const auto cell = std::string_view(text_).substr(start, ends_[at] - start);
-        start = ends_[at++];
-        return cell;
-      };
-      print_name(next(), name_width, lines);
+    const char* next = text_.data();
+    const auto take = [&next](std::uint32_t length) {
+      const std::string_view cell(next, length);
+      next += length;
+      return cell;
+    };
+    for (std::size_t at = 0; at < lengths_.size();) {
+      print_name(take(lengths_[at++]), name_width, lines);
       for (const std::size_t width : widths_) {
-        const std::string_view cell = next();
+        const std::string_view cell = take(lengths_[at++]);
         lines.append(width - cell.size() + 1, ' ').append(cell);
       }
       lines += '\n';
+      if (lines.size() < piece && at < lengths_.size()) continue;
+      out.write(lines.data(), static_cast<std::streamsize>(lines.size()));
+      lines.clear();
     }
-    out.write(lines.data(), static_cast<std::streamsize>(lines.size()));
   }
 
  private:
+  static constexpr std::size_t piece = std::size_t{1} << 16;
+
   void put(std::string_view cell) {
     text_ += cell;
-    ends_.push_back(text_.size());
+    lengths_.push_back(static_cast<std::uint32_t>(cell.size()));
   }
   /// A name that leaves no room for its numbers on one line puts them on the next.
   static void print_name(std::string_view name, std::size_t width, std::string& lines) {
@@ -143,15 +148,52 @@ class Table {
 
   std::vector<std::size_t> widths_;  // of the cells
   std::size_t longest_ = 0;          // name
+  std::size_t column_ = 0;           // of the next cell
   std::string text_;                 // names and cells, row by row
-  std::vector<std::size_t> ends_;    // of each in the text
+  std::vector<std::uint32_t> lengths_;  // of each in the text
 };
 
-void add_row(Table& table, std::string_view name, const Layer& layer) {
-  table.add(name, {format_count(layer.parameters), format_count(layer.parameter_bytes),
-                   format_count(layer.saved_bytes), flops_text(layer.forward.flops),
-                   format_count(layer.operators)});
-}
+/// What a row shows of a layer, and its cells.
+struct LayerRow {
+  std::int64_t parameters = -1, parameter_bytes = 0, saved_bytes = 0;
+  double flops = 0;
+  std::int64_t operators = 0;
+  std::array<std::string, 5> cells;
+
+  bool shows(const Layer& layer) const {
+    return parameters == layer.parameters && parameter_bytes == layer.parameter_bytes &&
+           saved_bytes == layer.saved_bytes && flops == layer.forward.flops &&
+           operators == layer.operators;
+  }
+};
+
+/// Rows of layers. Many have the numbers of one not long before, whose cells are taken again.
+class LayerRows {
+ public:
+  explicit LayerRows(Table& table) : table_(table) {}
+
+  void add(std::string_view name, const Layer& layer) {
+    const auto mixed = static_cast<std::uint64_t>(layer.parameters ^ layer.saved_bytes << 7 ^
+                                                  layer.operators << 40);
+    LayerRow& row = kept_[mixed * 0x9E3779B97F4A7C15 >> 58];
+    if (!row.shows(layer)) {
+      row = {layer.parameters,
+             layer.parameter_bytes,
+             layer.saved_bytes,
+             layer.forward.flops,
+             layer.operators,
+             {format_count(layer.parameters), format_count(layer.parameter_bytes),
+              format_count(layer.saved_bytes), flops_text(layer.forward.flops),
+              format_count(layer.operators)}};
+    }
+    table_.row(name);
+    for (const std::string& cell : row.cells) table_.cell(cell);
+  }
+
+ private:
+  Table& table_;
+  std::array<LayerRow, 64> kept_;
+};
 
 /// As published, some buffers too. A person's graph has none of those, and one network only.
 std::int64_t parameters_of(const ModelGraph& graph, const program::Lowering& lowering) {
@@ -171,17 +213,26 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
       << "micro-batch " << format_count(job.micro_batch) << ", sequence "
       << format_count(job.sequence) << ", " << precision_text(job) << "\n\n";
   Table table(5);
-  table.add("layer", {"parameters", "their bytes", "saved bytes", "flops", "operators"});
+  table.row("layer");
+  for (const char* title : {"parameters", "their bytes", "saved bytes", "flops", "operators"}) {
+    table.cell(title);
+  }
+  LayerRows rows(table);
   bool repeated = false;
   for (const LayerGroup& group : graph::equal_layers(graph)) {
+    const Layer& layer = graph.layers[group.first];
+    if (group.count == 1 && !layer.name.empty()) {
+      rows.add(layer.name, layer);
+      continue;
+    }
     std::string name = graph::group_name(graph, group);
     if (group.count > 1) {
       name += " x " + std::to_string(group.count);
       repeated = true;
     }
-    add_row(table, name, graph.layers[group.first]);
+    rows.add(name, layer);
   }
-  add_row(table, "total", graph.total);
+  rows.add("total", graph.total);
   table.print(out);
   const auto tokens = static_cast<double>(job.micro_batch) * static_cast<double>(job.sequence);
   out << "\n";
@@ -234,8 +285,12 @@ void print_count(const program::Lowering& lowering, bool json, std::ostream& out
   out << lowering.model().name << ", family " << lowering.family().name << ": "
       << format_count(lowering.parameter_count()) << " parameters\n\n";
   Table table(1);
-  table.add("module", {"parameters"});
-  for (const auto& [part, count] : parts) table.add(part, {format_count(count)});
+  table.row("module");
+  table.cell("parameters");
+  for (const auto& [part, count] : parts) {
+    table.row(part);
+    table.count(count);
+  }
   table.print(out);
   out << "\nThe memory of this network is not modelled.\n";
 }

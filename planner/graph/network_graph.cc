@@ -57,6 +57,7 @@ Value NetworkGraph::run(const model::Module& network, const Value* inputs, std::
   values_.reserve(wiring.parts.size() + count);
   reads_.reserve(wiring.reads.size());
   graph_.modules = {"", ""};  // the program, the network
+  graph_.layers.reserve(wiring.parts.size() + 1);
   graph_.layers.emplace_back();
   std::vector<std::uint32_t> values;
   for (std::size_t i = 0; i < count; ++i) {
@@ -210,10 +211,20 @@ const Part& NetworkGraph::part_of(const Call& call, bool last) {
   return part;
 }
 
+/// For so many layers more, and as many for each call to come as there were so far.
+void NetworkGraph::make_room(std::size_t more) {
+  const std::size_t layers = graph_.layers.size() + more;
+  if (layers <= graph_.layers.capacity()) return;
+  const double each = static_cast<double>(layers) / static_cast<double>(calls_.size());
+  const auto all = static_cast<std::size_t>(each * static_cast<double>(calls_.capacity()));
+  graph_.layers.reserve(std::max(2 * layers, all + all / 64));
+}
+
 void NetworkGraph::add_modules(Call& call, const std::string& path) {
   const auto first_module = static_cast<std::uint32_t>(graph_.modules.size());
   call.layer = static_cast<std::uint32_t>(
       call.one_layer ? loop_layer_ : static_cast<std::int32_t>(graph_.layers.size()));
+  if (!call.one_layer) make_room(call.part->modules.size());
   for (const PartModule& module : call.part->modules) {
     if (whole_) graph_.modules.push_back(path + module.path);
     if (!call.one_layer) {

@@ -104,6 +104,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   /// `last`: nothing behind it reads any of its inputs.
   const Part& part_of(const Call& call, bool last);
   std::uint32_t result_of(const Call& call);
+  void make_room(std::size_t more);
   void add_modules(Call& call, const std::string& path);
   void add_operators(Call& call, const std::string& path, std::uint32_t first_module);
   std::uint32_t edge_of(const Known& value);

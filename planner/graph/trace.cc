@@ -60,16 +60,16 @@ bool empty(const Layer& layer) {
 }  // namespace
 
 void drop_empty_layers(ModelGraph& graph) {
-  std::vector<Layer> layers;
-  layers.reserve(graph.layers.size());
   std::vector<std::uint32_t> moved(graph.layers.size(), 0);
+  std::size_t left = 0;
   for (std::size_t i = 0; i < graph.layers.size(); ++i) {
     if (empty(graph.layers[i])) continue;
-    moved[i] = static_cast<std::uint32_t>(layers.size());
-    layers.push_back(std::move(graph.layers[i]));
+    moved[i] = static_cast<std::uint32_t>(left);
+    if (left != i) graph.layers[left] = std::move(graph.layers[i]);
+    ++left;
   }
+  graph.layers.resize(left);
   for (Operator& op : graph.operators) op.layer = moved[op.layer];
-  graph.layers = std::move(layers);
   for (const Layer& layer : graph.layers) add(graph.total, layer);
 }
 

@@ -68,7 +68,7 @@ void check_size(const Value& value, const Expr& at) {
 
 /// The dimension of the first input whose size a kind takes.
 int inferred_dimension(const std::string& take, const Tensor& first) {
-  return take == "input_width" ? first.rank() - 1 : 1;
+  return take == std::string_view("input_width") ? first.rank() - 1 : 1;
 }
 
 void write_key(std::int64_t number, std::string& key) {
@@ -327,7 +327,7 @@ GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<T
       made.takes[i] = evaluate(expression, pass);
       check_truth(kind.takes[i], made.takes[i], expression, path);
       add_argument(written(expression, pass), take, made.call);
-      if (name == "in_place") made.in_place = made.takes[i].truth();
+      if (name == std::string_view("in_place")) made.in_place = made.takes[i].truth();
     }
   }
   return made;

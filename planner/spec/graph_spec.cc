@@ -11,6 +11,8 @@
 namespace shardfit::spec {
 namespace {
 
+using std::literals::operator""sv;  // compares lengths first
+
 constexpr std::size_t most_inputs = 5;  // what a training loop hands to a model
 constexpr const char* kind_prefix = "operator ";
 
@@ -221,7 +223,7 @@ class ScopeReader {
 
   void read_fields(const Node& node, const ClassSpec& type) {
     for (const Node& field : node.children) {
-      if (field.key == "kind" || field.key == "from") continue;
+      if (field.key == "kind"sv || field.key == "from"sv) continue;
       if (!is_field(type, field.key)) {
         const std::vector<std::string> known = fields_of(type);
         std::vector<std::string> notes = {"it has no fields"};
@@ -332,11 +334,11 @@ std::string kind_name(const ClassSpec& kind) {
 }
 
 bool joins(const ClassSpec& kind) {
-  return kind.inputs.size() == 1 && kind.inputs.front().name == "inputs";
+  return kind.inputs.size() == 1 && kind.inputs.front().name == "inputs"sv;
 }
 
 bool is_inferred(const std::string& take) {
-  return take == "input_width" || take == "input_channels";
+  return take == "input_width"sv || take == "input_channels"sv;
 }
 
 FamilySpec read_graph_kinds() {
