@@ -192,12 +192,57 @@ TEST_CASE("what nobody reads, and what is written over too early") {
                                 "  top: {kind: add, from: [a, b]}\n" +
                                 classifier)),
                  "test.yaml:7:3: error: 'b' writes over 'a', which others read too"));
-  CHECK(contains(faults_of(with("  a: {kind: sigmoid, from: x}\n"
+  CHECK(contains(faults_of(with("  c: {kind: convolution, from: x, channels: 3, kernel: 1}\n"
+                                "  a: {kind: sigmoid, from: c}\n"
                                 "  top: {kind: relu, from: a, in_place: true}\n" +
                                 classifier)),
                  "writes over the result of 'a', which its backward needs"));
   CHECK(contains(faults_of(with("  top: {kind: relu, from: x, in_place: true}\n" + classifier)),
                  "'top' cannot write over the input 'x'"));
+}
+
+TEST_CASE("writing over what another keeps is refused as PyTorch does, also through other names") {
+  const std::string trained = "  a: {kind: convolution, from: x, channels: 3, kernel: 1}\n";
+  const std::string over = "  over: {kind: relu, from: v, in_place: true}\n";
+  const std::string top = "  top: {kind: add, from: [g, over]}\n" + classifier;
+  const std::vector<std::string> names = {
+      "contiguous, from: a", "cast, from: a, dtype: fp32", "dropout, from: a, rate: 0",
+      "reshape, from: a, shape: [3, 8, 8]", "slice, from: a, dimension: 1, start: 0, end: 3"};
+  for (const std::string& kind : names) {
+    CAPTURE(kind);
+    const std::string v = "  v: {kind: " + kind + "}\n";
+    const std::string refused =
+        faults_of(with(trained + "  g: {kind: gelu, from: a}\n" + v + over + top));
+    CHECK(contains(refused, "test.yaml:9:3: error: 'over' writes over what 'g' keeps for its "
+                            "backward\n"));
+    CHECK(contains(refused, "leave out 'in_place'"));
+    // What keeps nothing, or keeps the result of what wrote, is none the worse.
+    CHECK(faults_of(with(trained + "  g: {kind: shift, from: a, by: 1}\n" + v + over + top)) == "");
+    CHECK(faults_of(with(trained + v + over + "  g: {kind: gelu, from: over}\n" + top)) == "");
+    // What runs behind it keeps what it has become.
+    CHECK(faults_of(with(trained + v + over + "  g: {kind: gelu, from: a}\n" + top)) == "");
+  }
+  const std::string copied = "  v: {kind: scale, from: a, by: 2}\n";
+  CHECK(faults_of(with(trained + "  g: {kind: gelu, from: a}\n" + copied + over + top)) == "");
+}
+
+TEST_CASE("under autocast an operator may keep a cast, over whose source others may write") {
+  const std::string text =
+      "graph: t\ninputs: {x: {shape: [batch, 8]}}\noperators:\n"
+      "  a: {kind: linear, from: x, outputs: 8}\n  n: {kind: layer_norm, from: a}\n"
+      "  g: {kind: linear, from: n, outputs: 8}\n"
+      "  over: {kind: relu, from: n, in_place: true}\n"
+      "  sum: {kind: add, from: [g, over]}\n  loss: {kind: mean, from: sum}\nloss: loss\n";
+  const test::TemporaryFile file(text);
+  const Lowering lowering(spec::read_model(file.path), "plain-pytorch");
+  TrainingJob job;
+  job.parameters = DType::f32;
+  const std::string refused = "'over' writes over what 'g' keeps for its backward";
+  CHECK(contains(test::errors_of([&] { lowering.graph(job); }), refused));
+  CHECK(contains(test::errors_of([&] { lowering.lower(job); }), refused));
+  job.autocast = DType::bf16;
+  CHECK(test::errors_of([&] { lowering.graph(job); }) == "");
+  CHECK(test::errors_of([&] { lowering.lower(job); }) == "");
 }
 
 TEST_CASE("numbers that cannot be are refused where they stand") {

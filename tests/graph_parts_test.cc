@@ -72,8 +72,14 @@ bool check(const std::string& text, TrainingJob job) {
   const test::TemporaryFile file(text);
   const Lowering lowering(spec::read_model(file.path), "plain-pytorch");
   job.copy_blocks = false;
-  const ModelGraph whole = lowering.graph(job);
+  ModelGraph whole;
+  const std::string refused = test::errors_of([&] { whole = lowering.graph(job); });
   job.copy_blocks = true;
+  if (!refused.empty()) {
+    CHECK(test::errors_of([&] { lowering.graph(job); }) == refused);
+    CHECK(test::errors_of([&] { lowering.graph(job, graph::Detail::layers); }) == refused);
+    return false;
+  }
   const std::int64_t before = NetworkGraph::counts().operators;
   const ModelGraph parts = lowering.graph(job);
   const bool in_parts = NetworkGraph::counts().operators > before;

@@ -74,7 +74,7 @@ std::uint32_t NetworkGraph::input(const Tensor& tensor) {
   value.body = bodies_++;
   body_shared_.push_back(false);
   value.storage = static_cast<std::uint32_t>(storages_.size());
-  storages_.push_back({storage_ids_++, runtime_.info(tensor).bytes, {}, {}, false});
+  storages_.push_back({storage_ids_++, runtime_.info(tensor).bytes, {}, {}, false, false});
   value.producer = static_cast<std::uint32_t>(edges_.size());
   value.edge = value.producer;
   edges_.push_back(no_storage);
@@ -239,13 +239,20 @@ void NetworkGraph::add_modules(Call& call, const std::string& path) {
   if (whole_) add_operators(call, path, first_module);
 }
 
+void NetworkGraph::write_over(const Call& call) {
+  const auto number = static_cast<std::int32_t>(calls_.size() - 1);
+  for (const auto& [input, op] : call.part->writes) {
+    Shared& storage = storages_[read(call, input).storage];
+    // The trace of the whole knows whether that may be.
+    if (storage.kept) throw NotInParts();
+    if (storage.maker.call < 0) storage.maker = {number, op};
+  }
+}
+
 std::uint32_t NetworkGraph::result_of(const Call& call) {
   const Part& part = *call.part;
   const auto number = static_cast<std::int32_t>(calls_.size() - 1);
-  for (const auto& [input, op] : part.writes) {
-    Shared& storage = storages_[read(call, input).storage];
-    if (storage.maker.call < 0) storage.maker = {number, op};
-  }
+  write_over(call);
   Known value;
   value.form = part.form;
   if (part.body.is_own()) {
@@ -263,6 +270,7 @@ std::uint32_t NetworkGraph::result_of(const Call& call) {
                          part.bytes,
                          part.maker < 0 ? By() : By{number, part.maker},
                          {},
+                         false,
                          false});
   } else {
     value.storage = read(call, part.storage.input()).storage;
@@ -300,6 +308,9 @@ std::uint32_t NetworkGraph::result_of(const Call& call) {
                                     : read(call, part.slot.input()).slot;
   }
   values_.push_back(value);
+  for (const auto& [place, op] : part.keeps) {
+    storages_[place.is_own() ? value.storage : read(call, place.input()).storage].kept = true;
+  }
   return static_cast<std::uint32_t>(values_.size() - 1);
 }
 

@@ -62,6 +62,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
     std::int64_t bytes = 0;
     By maker, keeper;
     bool of_layers = false;  // several keep it
+    bool kept = false;       // by a part so far
   };
   struct Make {
     const model::CompiledClass* type = nullptr;
@@ -103,6 +104,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   void look_at_inputs(const Call& call);
   /// `last`: nothing behind it reads any of its inputs.
   const Part& part_of(const Call& call, bool last);
+  void write_over(const Call& call);
   std::uint32_t result_of(const Call& call);
   void make_room(std::size_t more);
   void add_modules(Call& call, const std::string& path);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/diagnostic.h"
 #include "base/units.h"
 #include "tensor/runtime.h"
 
@@ -58,6 +59,11 @@ bool empty(const Layer& layer) {
 }
 
 }  // namespace
+
+WrittenOver::WrittenOver(const std::string& writer, const std::string& keeper)
+    : ModelError({}, writer,
+                 quoted(writer) + " writes over what " + quoted(keeper) +
+                     " keeps for its backward") {}
 
 void drop_empty_layers(ModelGraph& graph) {
   std::vector<std::uint32_t> moved(graph.layers.size(), 0);
@@ -126,6 +132,10 @@ std::int32_t Trace::ran(const Compute& cost, tensor::Tensors inputs, tensor::Ten
     ++op.outputs;
     const std::uint32_t storage = storage_of(tensor);
     if (storage == no_storage) continue;
+    const bool over = !op.view && std::any_of(inputs.begin(), inputs.end(), [&](const Tensor& t) {
+      return t && storage_of(t) == storage;
+    });
+    if (over) writes_.emplace(storage, Write{number, runtime_.next_sequence});
     if (maker_.size() <= storage) maker_.resize(storage + std::size_t{1}, -1);
     if (maker_[storage] < 0 && !op.view) maker_[storage] = number;
   }
@@ -153,12 +163,29 @@ void Trace::backward_begins(const Tensor& root) {
   }
   for (const Node* node : nodes) {
     if (!node) continue;
+    if (!writes_.empty()) check_writes(*node);
     for (int i = 0; i < static_cast<int>(node->saved.size()); ++i) {
       const Tensor saved = node->load(i);
       if (!saved || !saved->storage) continue;
       const StorageInfo& info = runtime_.program.storages[saved->storage->id];
       if (info.category == Category::parameter) continue;
       keepers_.push_back({saved->storage->id, node->operation});
+    }
+  }
+}
+
+void Trace::check_writes(const Node& node) const {
+  for (int i = 0; i < static_cast<int>(node.saved.size()); ++i) {
+    const Tensor saved = node.load(i);
+    if (!saved || !saved->storage) continue;
+    const auto [first, last] = writes_.equal_range(saved->storage->id);
+    for (auto write = first; write != last; ++write) {
+      const auto& [operation, sequence] = write->second;
+      if (sequence <= node.sequence || operation == node.operation) continue;
+      const auto& modules = runtime_.program.modules;
+      const std::string& writer =
+          modules[graph_.operators[static_cast<std::size_t>(operation)].module];
+      throw WrittenOver(writer, modules[node.module]);
     }
   }
 }

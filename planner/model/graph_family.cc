@@ -79,7 +79,6 @@ class Translator {
   struct Held {
     Tensor tensor;  // empty: it could not be made
     bool trained = false;
-    std::int32_t readers = 0;
     std::int32_t last = -1;  // the last operator that reads it
   };
   struct Pass {
@@ -115,13 +114,11 @@ class Translator {
     for (std::size_t i = 0; i < s.operators.size(); ++i) {
       for (const std::int32_t input : s.operators[i].inputs) {
         Held& h = value(held, s, input);
-        ++h.readers;
         h.last = static_cast<std::int32_t>(i);
       }
     }
     for (const std::int32_t result : s.results) {
       Held& h = value(held, s, result);
-      ++h.readers;
       h.last = static_cast<std::int32_t>(s.operators.size());
     }
     return held;
@@ -146,8 +143,9 @@ class Translator {
       Wiring::Part& part = begin_part(s, op, network);
       if (op.body) {
         loop(op, read, result, path, part, network);
-      } else {
-        one(s, op, read, result, path, pass, part, network);
+      } else if (const GraphValues::Ran* ran =
+                     one(s, op, read, result, path, pass, part, network)) {
+        if (ran->in_place) check_in_place(s, static_cast<std::int32_t>(i), *read.front());
       }
       drop(op, read, static_cast<std::int32_t>(i), part, *network.wiring);
     }
@@ -200,9 +198,11 @@ class Translator {
     faults_.throw_if_any();
   }
 
-  void one(const GraphScope& s, const GraphOperator& op, const std::vector<Held*>& read,
-           Held& result, const std::string& path, std::int64_t pass, Wiring::Part& part,
-           Network& network) {
+  /// Null where it could not run.
+  const GraphValues::Ran* one(const GraphScope& s, const GraphOperator& op,
+                              const std::vector<Held*>& read, Held& result,
+                              const std::string& path, std::int64_t pass, Wiring::Part& part,
+                              Network& network) {
     count(1, op.where);
     part.joined = spec::joins(*op.kind);
     inputs_.clear();
@@ -212,11 +212,11 @@ class Translator {
       whole = whole && h->tensor;
       result.trained = result.trained || h->trained;
     }
-    if (!whole) return;
+    if (!whole) return nullptr;
     try {
       const GraphValues::Ran* ran =
           values_.run(op, inputs_, path.empty() ? op.name : path + "." + op.name, pass);
-      if (!ran) return;
+      if (!ran) return nullptr;
       result.tensor = ran->result;
       result.trained = result.trained || ran->has_parameters;
       Wiring& wiring = *network.wiring;
@@ -224,24 +224,27 @@ class Translator {
           network.makes.emplace(ran->make, static_cast<std::uint32_t>(wiring.makes.size()));
       if (fresh) wiring.makes.push_back(values_.call(ran->make));
       part.make = make->second;
-      if (ran->in_place) check_in_place(s, op, *read.front());
+      return ran;
     } catch (const std::runtime_error& error) {
       blame(s, op, read, error);
+      return nullptr;
     }
   }
 
-  /// An operator that writes over its input must be the only one that reads it.
-  void check_in_place(const GraphScope& s, const GraphOperator& op, const Held& input) {
-    const std::string& name = name_of(s, op.inputs.front());
-    if (op.inputs.front() < 0) {
+  /// Nothing may read what an operator writes over behind it. What others keep of it, under another
+  /// name too, depends on the job and is seen when its operators run (graph/trace.h).
+  void check_in_place(const GraphScope& s, std::int32_t at, const Held& input) {
+    const GraphOperator& op = s.operators[static_cast<std::size_t>(at)];
+    const std::int32_t number = op.inputs.front();
+    const std::string& name = name_of(s, number);
+    if (number < 0) {
       faults_.error(op.where, quoted(op.name) + " cannot write over the input " + quoted(name));
-    } else if (input.readers > 1) {
+    } else if (input.last > at) {
       faults_.error(op.where,
                     quoted(op.name) + " writes over " + quoted(name) + ", which others read too",
                     {"leave out 'in_place'"});
-    } else if (const ClassSpec* maker =
-                   s.operators[static_cast<std::size_t>(op.inputs.front())].kind;
-               maker && maker->saves == "its result") {
+    } else if (const ClassSpec* maker = s.operators[static_cast<std::size_t>(number)].kind;
+               maker && maker->saves == "its result" && input.trained) {
       faults_.error(op.where,
                     quoted(op.name) + " writes over the result of " + quoted(name) +
                         ", which its backward needs",

@@ -1,7 +1,11 @@
 // A model's graph, read off one step.
 
+#include <algorithm>
+
 #include "graph/network_graph.h"
+#include "program/lowering_words.h"
 #include "program/training.h"
+#include "spec/graph_spec.h"
 
 namespace shardfit::program {
 namespace {
@@ -14,7 +18,30 @@ bool stands_alone(const TrainingJob& job) {
          job.offload == TrainingJob::Offload::none && job.metric_batches == 0;
 }
 
+bool writes_over(const spec::GraphScope& scope) {
+  return std::any_of(
+      scope.operators.begin(), scope.operators.end(), [](const spec::GraphOperator& op) {
+        if (op.body) return writes_over(*op.body);
+        return std::any_of(op.fields.begin(), op.fields.end(),
+                           [](const auto& field) { return field.first == "in_place"; });
+      });
+}
+
 }  // namespace
+
+void check_writes(const Lowering& lowering, const TrainingJob& job) {
+  if (!lowering.model().graph || job.deepspeed) return;
+  if (!writes_over(lowering.model().graph->whole)) return;
+  TrainingJob plain = job;
+  plain.copy_blocks = true;
+  plain.record_computes = false;
+  plain.optimizer = "sgd";
+  plain.zero_redundancy.reset();
+  plain.offload = TrainingJob::Offload::none;
+  plain.optimizer_in_backward = false;
+  plain.metric_batches = 0;
+  lowering.graph(plain, graph::Detail::layers);
+}
 
 graph::ModelGraph Lowering::graph(const TrainingJob& job, graph::Detail detail) const {
   TrainingJob one = job;

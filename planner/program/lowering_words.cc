@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include "base/units.h"
+#include "graph/trace.h"
 #include "model/blame.h"
 #include "model/dimensions.h"
 #include "model/machine.h"
@@ -93,6 +94,12 @@ void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
              const spec::ModelSpec& model) {
   const std::string text =
       std::string(error.what()) + (error.path.empty() ? "" : " (in module '" + error.path + "')");
+  if (dynamic_cast<const graph::WrittenOver*>(&error) && model.graph) {
+    throw InputError(spec::place_of_operator(*model.graph, error.path), error.what(),
+                     {"leave out 'in_place'",
+                      "PyTorch: \"one of the variables needed for gradient computation has been "
+                      "modified by an inplace operation\""});
+  }
   if (model.graph) {
     const bool known = error.where.known() && error.where.source == model.graph->where.source;
     throw InputError(known ? error.where : spec::place_of_operator(*model.graph, error.path), text);

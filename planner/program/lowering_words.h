@@ -28,6 +28,10 @@ const model::CompiledClass& class_of(const model::Library& library, const std::s
 /// any model's; else it is the job's, and left to those who know its places.
 void blame_overflow(const OverflowError& error, const spec::ModelSpec& model);
 
+/// Throws InputError where an operator of a person's graph writes over what the backward of another
+/// still needs: what that keeps depends on the job's precision.
+void check_writes(const Lowering& lowering, const TrainingJob& job);
+
 /// A fault of the model's program as an InputError, at the person's own key where one is to blame.
 [[noreturn]] void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
                           const spec::ModelSpec& model);

@@ -351,6 +351,7 @@ Lowering::Lowering(spec::ModelSpec model, const std::string& framework,
 Lowering::~Lowering() = default;
 
 Program Lowering::lower(const TrainingJob& job) const {
+  check_writes(*this, job);
   try {
     return run(job, nullptr);
   } catch (const BlocksDiffer&) {
