@@ -151,9 +151,9 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
   std::unordered_map<const model::CompiledClass*, std::vector<const Make*>> makes_of_;
   WordsTable make_keys_, part_keys_, backward_keys_;
   std::pmr::monotonic_buffer_resource memory_;  // of parts
-  std::deque<Make> makes_;
-  std::deque<Part> parts_;
-  std::deque<PartBackward> backwards_;
+  std::pmr::deque<Make> makes_{&memory_};
+  std::pmr::deque<Part> parts_{&memory_};
+  std::pmr::deque<PartBackward> backwards_{&memory_};
   PartRunner::Ahead ahead_;
 
   std::uint32_t loss_ = 0;  // value

@@ -19,6 +19,7 @@ namespace {
 constexpr std::int64_t most_repeats = 2048;
 
 DType dtype_named(const std::string& name, DType fallback) {
+  if (name.empty()) return fallback;
   for (int d = 0; d <= static_cast<int>(DType::boolean); ++d) {
     if (name == dtype_name(static_cast<DType>(d))) return static_cast<DType>(d);
   }
