@@ -110,11 +110,36 @@ std::size_t closest(std::vector<Option>& tried, std::size_t best) {
   return best;
 }
 
+/// A way that was tried: the better of two. `shared`: somebody who gives degrees asks for one job.
+bool replaces(const Option& next, const Option& best, bool shared) {
+  if (next.parallel != Parallel::independent) return better(next, best);
+  if (shared) return false;
+  const bool same = next.verdict == best.verdict;
+  return next.verdict < best.verdict ||
+         (same && best.timing &&
+          next.samples_per_second() >= worth_splitting * best.samples_per_second());
+}
+
+/// The memory of programs that nobody asks about any more.
+void drop_programs(Option& option) {
+  for (Gpu& gpu : option.gpus) {
+    gpu.program.reset();
+    gpu.judgement.unlimited.block_units.reset();
+    gpu.judgement.limited.block_units.reset();
+  }
+}
+
 /// The best of the ways that are possible, the others beside it. Throws InputError where none runs.
 Option choose(Ready ready, bool all_needs) {
   std::vector<Option> tried;
   std::optional<InputError> first;
+  std::size_t best = 0;
   bool stopped = false;
+  const spec::Degrees& degrees = ready.option->job.degrees;
+  const bool shared = degrees.dp || degrees.fsdp || degrees.tp || degrees.pp;
+  const bool any_zero1 =
+      std::any_of(ready.possible.begin(), ready.possible.end(),
+                  [](const Way& way) { return way.parallel == Parallel::zero1; });
   const auto any_fits = [&] {
     return std::any_of(tried.begin(), tried.end(),
                        [](const Option& one) { return one.verdict == Verdict::fits; });
@@ -123,6 +148,14 @@ Option choose(Ready ready, bool all_needs) {
     try {
       tried.push_back(try_option(*ready.option, way.parallel, way.job, *way.lowering));
       tried.back().lowering = std::move(way.lowering);
+      const std::size_t last = tried.size() - 1;
+      if (last == 0) continue;
+      const bool replaced = replaces(tried[last], tried[best], shared);
+      Option& worse = tried[replaced ? best : last];
+      if (replaced) best = last;
+      const bool asked = all_needs || worse.verdict == Verdict::does_not_fit ||
+                         (any_zero1 && worse.parallel == Parallel::fsdp2);
+      if (!asked) drop_programs(worse);
     } catch (const Stopped&) {
       if (!any_fits()) throw;
       stopped = true;  // what is known is an answer
@@ -133,23 +166,6 @@ Option choose(Ready ready, bool all_needs) {
     }
   }
   if (tried.empty()) throw *first;
-  const spec::Degrees& degrees = ready.option->job.degrees;
-  const bool shared = degrees.dp || degrees.fsdp || degrees.tp || degrees.pp;
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < tried.size(); ++i) {
-    if (tried[i].parallel == Parallel::independent) {  // always the last
-      if (shared) continue;  // somebody who gives degrees asks for one job
-      const bool only = tried[i].verdict < tried[best].verdict;
-      const bool same = tried[i].verdict == tried[best].verdict;
-      if (only ||
-          (same && tried[best].timing &&
-           tried[i].samples_per_second() >= worth_splitting * tried[best].samples_per_second())) {
-        best = i;
-      }
-    } else if (better(tried[i], tried[best])) {
-      best = i;
-    }
-  }
   const bool none = tried[best].verdict == Verdict::does_not_fit;
   if (none && !stopped && tried.size() > 1) best = closest(tried, best);
   Option chosen = std::move(tried[best]);
@@ -161,7 +177,7 @@ Option choose(Ready ready, bool all_needs) {
   for (std::size_t i = 0; i < tried.size(); ++i) {
     if (i == best) continue;
     Option& other = tried[i];
-    // What is short is said; and even shards may be the fix of uneven ones.
+    // Even shards may be the fix of uneven ones.
     const bool fix = chosen.parallel == Parallel::zero1 && other.parallel == Parallel::fsdp2;
     if (!stopped && (all_needs || fix || other.verdict == Verdict::does_not_fit)) {
       try {

@@ -62,8 +62,9 @@ std::string slurp(const std::string& path, std::size_t most) {
       S_ISFIFO(info.st_mode) ? open_pipe(path) : std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
   std::string text;
-  constexpr std::size_t piece = 1 << 16;
-  for (;;) {
+  // All of a file and the end behind it, with no room that stays empty for as long as it is kept.
+  std::size_t piece = S_ISREG(info.st_mode) ? static_cast<std::size_t>(info.st_size) + 1 : 1 << 16;
+  for (;; piece = 1 << 16) {
     const std::size_t size = text.size();
     text.resize(size + piece);
     const std::size_t got = std::fread(text.data() + size, 1, piece, file.get());
