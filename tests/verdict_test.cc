@@ -147,7 +147,7 @@ TEST_CASE("a census sums to what the allocator handed out, and its categories to
 TEST_CASE("the curve of a step reaches the step's peak") {
   const Program program = small_program();
   const run::RunResult result = run::run_program(program, {});
-  const run::Curve curve = run::memory_curve(program, {}, 1, 20);
+  const run::Curve curve = run::memory_curve(program, result, 1, 20);
   REQUIRE(!curve.allocated.empty());
   CHECK(*std::max_element(curve.allocated.begin(), curve.allocated.end()) == result.allocated_peak);
 }

@@ -244,7 +244,7 @@ bool BlockCopier::look_at_forward(Call& call) const {
   return true;
 }
 
-bool BlockCopier::same_forward(const Call& a, const Call& b) const {
+bool BlockCopier::same_forward(const Call& a, const Call& b) {
   const Forward& x = a.forward;
   const Forward& y = b.forward;
   BlockNames names;
@@ -316,7 +316,7 @@ Value BlockCopier::copy_forward(const EqualBlock& block, Row& row, const Tensor&
 }
 
 bool BlockCopier::same_stream(const Range& a, const EqualBlock& of_a, const Range& b,
-                              const EqualBlock& of_b, const BlockNames& names) const {
+                              const EqualBlock& of_b, const BlockNames& names) {
   const Program& program = runtime_.program;
   const std::size_t length = a.end_instruction - a.first_instruction;
   const std::uint32_t storages = a.end_storage - a.first_storage;
@@ -326,7 +326,7 @@ bool BlockCopier::same_stream(const Range& a, const EqualBlock& of_a, const Rang
       a.end_sequence - a.first_sequence != b.end_sequence - b.first_sequence) {
     return false;
   }
-  ModuleNames modules(of_a, of_b);
+  ModuleNames& modules = between(of_a, of_b).modules;
   for (std::uint32_t s = 0; s < storages; ++s) {
     const StorageInfo& x = program.storages[a.first_storage + s];
     const StorageInfo& y = program.storages[b.first_storage + s];
@@ -353,10 +353,29 @@ bool BlockCopier::same_stream(const Range& a, const EqualBlock& of_a, const Rang
   return true;
 }
 
+BlockCopier::Renaming& BlockCopier::between(const EqualBlock& from, const EqualBlock& to) {
+  const auto found = renamings_.find({&from, &to});
+  if (found != renamings_.end()) return found->second;
+  return renamings_.emplace(std::pair(&from, &to), Renaming{ModuleNames(from, to), {}})
+      .first->second;
+}
+
+std::uint32_t BlockCopier::compute_as(std::uint32_t compute, Renaming& renaming) {
+  if (compute >= renaming.computes.size()) renaming.computes.resize(compute + 1, 0);
+  std::uint32_t& known = renaming.computes[compute];
+  if (known == 0) {
+    Compute other = runtime_.program.computes[compute];
+    other.module = renaming.modules.of(other.module);
+    known = runtime_.compute_id(other) + 1;
+  }
+  return known - 1;
+}
+
 void BlockCopier::append(const Range& range, const EqualBlock& of, const EqualBlock& as,
                          const BlockNames& names, const Range& like, const EqualBlock& of_like) {
   Program& program = runtime_.program;
-  ModuleNames modules(of, as), modules_like(of_like, as);
+  Renaming& renaming = between(of, as);
+  ModuleNames& modules_like = between(of_like, as).modules;
   for (std::uint32_t s = like.first_storage; s < like.end_storage; ++s) {
     StorageInfo info = program.storages[s];
     info.module = modules_like.of(info.module);
@@ -371,14 +390,11 @@ void BlockCopier::append(const Range& range, const EqualBlock& of, const EqualBl
       instruction.id = event + (instruction.id - range.first_event);
     } else if (instruction.action == Action::collective) {
       Collective collective = program.collectives[instruction.id];
-      collective.module = modules.of(collective.module);
+      collective.module = renaming.modules.of(collective.module);
       instruction.id = static_cast<std::uint32_t>(program.collectives.size());
       program.collectives.push_back(collective);
     } else {
-      Compute compute = program.computes[instruction.id];
-      compute.module = modules.of(compute.module);
-      instruction.id = static_cast<std::uint32_t>(program.computes.size());
-      program.computes.push_back(compute);
+      instruction.id = compute_as(instruction.id, renaming);
     }
     program.instructions.push_back(instruction);
   }

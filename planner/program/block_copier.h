@@ -145,7 +145,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   bool look_at_result(Call& call, const model::Value& result) const;
   bool look_at_casts(Call& call, std::size_t casts_before) const;
   bool look_at_forward(Call& call) const;
-  bool same_forward(const Call& a, const Call& b) const;
+  bool same_forward(const Call& a, const Call& b);
   model::Value copy_forward(const EqualBlock& block, Row& row, const tensor::Tensor& input);
 
   // block_copier_backward.cc
@@ -158,12 +158,20 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   void begin_backward(Call& call, const tensor::Node& node);
   void end_backward(Call& call);
   bool look_at_backward(Call& call) const;
-  bool same_backward(const Call& a, const Call& b) const;
+  bool same_backward(const Call& a, const Call& b);
   void copy_backward(Call& call, Held& held, tensor::Gradients& in, tensor::Gradients& out);
+
+  /// How names go from one block to another.
+  struct Renaming {
+    ModuleNames modules;
+    std::vector<std::uint32_t> computes;  // by index: the other's, one more; 0: not known yet
+  };
+  Renaming& between(const EqualBlock& from, const EqualBlock& to);
+  std::uint32_t compute_as(std::uint32_t compute, Renaming& renaming);
 
   /// Both ranges, of two blocks, do the same, under the names of one for those of the other.
   bool same_stream(const Range& a, const EqualBlock& of_a, const Range& b, const EqualBlock& of_b,
-                   const BlockNames& names) const;
+                   const BlockNames& names);
   /// Appends a range of one block as what another does. `like`: a range of a third, whose storages
   /// have by now all that is said of them.
   void append(const Range& range, const EqualBlock& of, const EqualBlock& as,
@@ -172,6 +180,7 @@ class BlockCopier : public model::UnitCalls, public tensor::NodeWatcher {
   model::Machine& machine_;
   tensor::Runtime& runtime_;
   std::map<const model::Module*, EqualBlock> blocks_;
+  std::map<std::pair<const EqualBlock*, const EqualBlock*>, Renaming> renamings_;
   Around around_;
   std::list<Row> rows_;               // oldest first
   std::map<std::size_t, Row*> last_;  // of each number

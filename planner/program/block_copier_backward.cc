@@ -187,7 +187,7 @@ bool BlockCopier::same_forms(const std::vector<std::optional<Made>>& a,
   });
 }
 
-bool BlockCopier::same_backward(const Call& a, const Call& b) const {
+bool BlockCopier::same_backward(const Call& a, const Call& b) {
   const Backward& x = a.backward;
   const Backward& y = b.backward;
   if (!x.copyable || !y.copyable || !x.incoming.same_form(y.incoming) ||

@@ -23,8 +23,6 @@ bool alike(const StorageInfo& a, const StorageInfo& b) {
   return alike_made(a, b) && a.category == b.category && a.module == b.module;
 }
 
-bool alike(const Compute& a, const Compute& b) { return alike_run(a, b) && a.module == b.module; }
-
 bool alike(const Collective& a, const Collective& b) {
   return alike_sent(a, b) && a.module == b.module;
 }
@@ -36,7 +34,7 @@ bool alike_otherwise(const Program& program, const Instruction& a, const Instruc
       return program.phases[a.id].name == program.phases[b.id].name &&
              program.phases[a.id].live == program.phases[b.id].live;
     case Action::compute:
-      return alike(program.computes[a.id], program.computes[b.id]);
+      return a.id == b.id;  // each operator is there once
     case Action::collective:
       return alike(program.collectives[a.id], program.collectives[b.id]);
     default:
@@ -157,6 +155,7 @@ bool PassCopier::repeats(Lags& lags) const {
 
 void PassCopier::append_copies(std::uint32_t copies, Lags lags) {
   const Range pass = passes_.back();
+  const Range& before = passes_[passes_.size() - 2];
   const Range& first = passes_.front();
   std::uint32_t event_lag = 1;
   Program& p = program_;
@@ -185,6 +184,8 @@ void PassCopier::append_copies(std::uint32_t copies, Lags lags) {
     }
   }
   p.events += copies * pass.events();
+  p.repeats.push_back({before.first_instruction, pass.length(), 2 + copies, pass.storages(),
+                       first.first_storage});
   Replaced replaced;
   replaced.first_storage = first.first_storage;
   replaced.end_storage = pass.end_storage;

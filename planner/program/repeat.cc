@@ -1,5 +1,7 @@
 #include "program/repeat.h"
 
+#include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "program/alike.h"
@@ -14,6 +16,40 @@ bool alike(const StorageInfo& a, const StorageInfo& b) {
 /// Library workspaces and optimizer states are made in the first step and stay.
 bool made_once(const StorageInfo& storage) {
   return storage.category == Category::workspace || storage.category == Category::optimizer_state;
+}
+
+/// The names of a step's copy.
+struct Copy {
+  std::vector<std::uint32_t> renamed;  // storages
+  std::vector<char> kept;              // those that are not made again
+
+  bool leaves_out(const Instruction& instruction) const {
+    return on_storage(instruction.action) && kept[instruction.id];
+  }
+};
+
+/// Passes of a step that do the same do so in its copy, which begins at `to`, too.
+void repeat_passes(Program& program, StepRange step, std::size_t to, const Copy& copy) {
+  std::size_t at = step.first_instruction;
+  const std::size_t count = program.repeats.size();
+  for (std::size_t r = 0; r < count; ++r) {
+    Repeat again = program.repeats[r];
+    if (again.first_instruction < at) continue;
+    for (; at < again.first_instruction; ++at) {
+      to += copy.leaves_out(program.instructions[at]) ? 0 : 1;
+    }
+    const std::uint32_t shift = copy.renamed[again.floor] - again.floor;
+    const auto moves_along = [&](const Instruction& i) {
+      if (!on_storage(i.action)) return true;
+      return !copy.kept[i.id] && (i.id < again.floor || copy.renamed[i.id] == i.id + shift);
+    };
+    const auto first = program.instructions.begin() + static_cast<std::ptrdiff_t>(at);
+    const auto all = static_cast<std::ptrdiff_t>(again.length * again.passes);
+    if (!std::all_of(first, first + all, moves_along)) continue;
+    again.first_instruction = to;
+    again.floor += shift;
+    program.repeats.push_back(again);
+  }
 }
 
 }  // namespace
@@ -31,22 +67,22 @@ bool repeat_step(Program& program, StepRange step, int number) {
     if (released[id]) freed_before.push_back(id);
   }
   std::vector<std::uint32_t> left;
-  std::vector<char> kept(storages, 0);  // made once: the next step finds it there
+  Copy names{std::vector<std::uint32_t>(storages), std::vector<char>(storages, 0)};
+  std::iota(names.renamed.begin(), names.renamed.end(), 0);  // what stays keeps its name
   for (std::size_t id = step.first_storage; id < storages; ++id) {
     if (released[id]) continue;
-    kept[id] = made_once(program.storages[id]);
-    if (!kept[id]) left.push_back(static_cast<std::uint32_t>(id));
+    names.kept[id] = made_once(program.storages[id]);  // the next step finds it there
+    if (!names.kept[id]) left.push_back(static_cast<std::uint32_t>(id));
   }
   if (freed_before.size() != left.size()) return false;
-  std::vector<std::uint32_t> renamed(storages);
   for (std::size_t i = 0; i < left.size(); ++i) {
     if (!alike(program.storages[freed_before[i]], program.storages[left[i]])) return false;
-    renamed[freed_before[i]] = left[i];
+    names.renamed[freed_before[i]] = left[i];
   }
   program.storages.reserve(2 * storages - step.first_storage);
   for (std::size_t id = step.first_storage; id < storages; ++id) {
-    if (kept[id]) continue;
-    renamed[id] = static_cast<std::uint32_t>(program.storages.size());
+    if (names.kept[id]) continue;
+    names.renamed[id] = static_cast<std::uint32_t>(program.storages.size());
     const StorageInfo copy = program.storages[id];
     program.storages.push_back(copy);
   }
@@ -54,8 +90,8 @@ bool repeat_step(Program& program, StepRange step, int number) {
   for (std::size_t i = step.first_instruction; i < end; ++i) {
     Instruction copy = program.instructions[i];
     if (on_storage(copy.action)) {
-      if (kept[copy.id]) continue;
-      copy.id = renamed[copy.id];
+      if (names.kept[copy.id]) continue;
+      copy.id = names.renamed[copy.id];
     } else if (copy.action == Action::phase) {
       PhaseMark mark = program.phases[copy.id];
       mark.step = number;
@@ -64,6 +100,7 @@ bool repeat_step(Program& program, StepRange step, int number) {
     }
     program.instructions.push_back(copy);
   }
+  repeat_passes(program, step, end, names);
   return true;
 }
 

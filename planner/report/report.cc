@@ -150,10 +150,9 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
                            int columns) {
   static const char* const blocks[] = {" ",      "\u2581", "\u2582", "\u2583", "\u2584",
                                        "\u2585", "\u2586", "\u2587", "\u2588"};
-  run::RunLimits limits;
-  limits.settings = option.job.allocator;
+  const search::Gpu& gpu = option.worst_gpu();
   const run::Curve curve =
-      memory_curve(*option.worst_gpu().program, limits, option.job.job.steps, columns);
+      memory_curve(*gpu.program, gpu.judgement.unlimited, option.job.job.steps, columns);
   std::int64_t most = 0;
   for (const std::int64_t value : curve.allocated) most = std::max(most, value);
   std::string out;

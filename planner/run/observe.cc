@@ -34,19 +34,6 @@ bool apply(const Program& program, const Instruction& instruction, CachingAlloca
   }
 }
 
-/// Replays and calls `visit(index, allocator)` after each instruction until it returns false.
-template <class Visit>
-std::vector<BlockHandle> replay(const Program& program, CachingAllocator& allocator, Visit visit) {
-  std::vector<BlockHandle> handles(program.storages.size(), no_block);
-  const auto count = static_cast<std::int64_t>(program.instructions.size());
-  for (std::int64_t i = 0; i < count; ++i) {
-    const Instruction& instruction = program.instructions[static_cast<std::size_t>(i)];
-    if (!apply(program, instruction, allocator, handles)) return handles;
-    if (!visit(i, instruction)) return handles;
-  }
-  return handles;
-}
-
 /// Whether a program runs at one capacity and another. What one run says of other capacities is
 /// kept, and so are moments of it: another run begins at the last one that would be the same.
 class Capacities {
@@ -163,10 +150,6 @@ class Capacities {
 
 std::int64_t pages_of(std::int64_t bytes) { return (bytes + driver_page - 1) / driver_page; }
 
-CachingAllocator allocator_of(const RunLimits& limits) {
-  return CachingAllocator(limits.total, limits.context, limits.settings);
-}
-
 }  // namespace
 
 Census live_after(const Program& program, const RunResult& run, std::int64_t instruction) {
@@ -191,23 +174,27 @@ Census live_after(const Program& program, const RunResult& run, std::int64_t ins
   return census;
 }
 
-Curve memory_curve(const Program& program, const RunLimits& limits, int step, int columns) {
+Curve memory_curve(const Program& program, const RunResult& run, int step, int columns) {
   assert(columns > 0);
+  const auto block = [&](std::uint32_t id) {
+    return FreeBlocks::unit * static_cast<std::int64_t>((*run.block_units)[id]);
+  };
   std::vector<std::int64_t> values;  // one an instruction of the step
   std::vector<std::pair<std::size_t, std::string>> ends;
   int current = 0;
-  CachingAllocator allocator = allocator_of(limits);
-  replay(program, allocator, [&](std::int64_t, const Instruction& instruction) {
+  std::int64_t allocated = 0;
+  for (const Instruction& instruction : program.instructions) {
+    if (instruction.action == Action::allocate) allocated += block(instruction.id);
+    if (instruction.action == Action::release) allocated -= block(instruction.id);
     if (instruction.action == Action::reset_peaks) ++current;
-    if (current < step) return true;
-    if (current > step) return false;
+    if (current < step) continue;
+    if (current > step) break;
     if (instruction.action == Action::phase) {
       ends.emplace_back(values.size(), program.phases[instruction.id].name);
     } else {
-      values.push_back(allocator.stats().current.allocated);
+      values.push_back(allocated);
     }
-    return true;
-  });
+  }
   if (ends.empty() || ends.back().first < values.size())
     ends.emplace_back(values.size(), ends.empty() ? "step" : ends.back().second);
   Curve curve;

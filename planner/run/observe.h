@@ -29,13 +29,13 @@ struct Census {
 /// out-of-memory error.
 Census live_after(const Program& program, const RunResult& run, std::int64_t instruction);
 
-/// Allocated bytes over one optimizer step in about `columns` slices of equally many instructions,
+/// Of a run without an out-of-memory error: allocated bytes over one optimizer step in about `columns` slices of equally many instructions,
 /// each the highest value of its slice, and its phase; a phase has one slice at least.
 struct Curve {
   std::vector<std::int64_t> allocated;
   std::vector<std::string> phase;
 };
-Curve memory_curve(const Program& program, const RunLimits& limits, int step, int columns);
+Curve memory_curve(const Program& program, const RunResult& run, int step, int columns);
 
 /// The least bytes the allocator must be able to reserve for the program to run to its end (and,
 /// where `without_retry`, without giving cached blocks back): a multiple of the driver's 2 MiB

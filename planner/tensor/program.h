@@ -100,6 +100,17 @@ struct Compute {
   double bytes = 0;                  // read and written
   std::int64_t m = 0, n = 0, k = 0;  // matrix products: shape; batch in `groups`
   std::int64_t groups = 1;           // of other operators: launches
+
+  bool operator==(const Compute&) const = default;
+};
+
+/// Passes that do the same with other storages, one behind the other: what the first does, from
+/// `first_instruction` on, the next does `length` instructions and `storages` names later. A
+/// storage from `floor` on is one of a pass, one below it is the same in all of them.
+struct Repeat {
+  std::size_t first_instruction = 0, length = 0;
+  std::uint32_t passes = 0;
+  std::uint32_t storages = 0, floor = 0;
 };
 
 /// The end of a phase: peaks since the previous mark belong to `name` ("forward", "backward", ...).
@@ -113,10 +124,11 @@ struct Program {
   std::vector<Instruction> instructions;
   std::vector<StorageInfo> storages;
   std::vector<PhaseMark> phases;
-  std::vector<Compute> computes;
+  std::vector<Compute> computes;  // several instructions may run one
   std::vector<Collective> collectives;
   std::vector<std::vector<std::int32_t>> groups;  // ranks of each communicator, ascending
   std::vector<std::string> streams{"compute"};  // names; 0 is the current stream of the main thread
+  std::vector<Repeat> repeats;                      // in their order, apart from each other
   std::uint32_t events = 0;
   std::int32_t rank = 0;
   bool same_on_all_ranks = false;    // nothing in it depends on `rank`

@@ -290,9 +290,7 @@ void Runtime::ran(const char* kind, Tensors inputs, Tensors outputs, Compute cos
   const Tensor& typed = inputs.empty() ? outputs.front() : inputs.front();
   cost.dtype = typed.dtype();
   if (record_computes) {
-    program.instructions.push_back(
-        {Action::compute, current_stream, static_cast<std::uint32_t>(program.computes.size())});
-    program.computes.push_back(cost);
+    program.instructions.push_back({Action::compute, current_stream, compute_id(cost)});
   }
   if (!recorder) return;
   const std::int32_t number = recorder->ran(cost, inputs, outputs);
@@ -308,9 +306,7 @@ void Runtime::launched(const char* kind, DType dtype, double bytes, std::int64_t
   cost.dtype = dtype;
   cost.bytes = bytes;
   cost.groups = launches;
-  program.instructions.push_back(
-      {Action::compute, current_stream, static_cast<std::uint32_t>(program.computes.size())});
-  program.computes.push_back(cost);
+  program.instructions.push_back({Action::compute, current_stream, compute_id(cost)});
 }
 
 void Runtime::viewed(const char* kind, const Tensor& input, const Tensor& output) {

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tensor/compute_table.h"
 #include "tensor/node.h"
 #include "tensor/pool.h"
 #include "tensor/program.h"
@@ -174,6 +175,10 @@ class Runtime {
   /// Kernels ran that the model's graph does not show (optimizers, fills, scratch work): for the
   /// time clock alone, in `launches` launches of one operator.
   void launched(const char* kind, DType dtype, double bytes, std::int64_t launches = 1);
+  /// Index into the program's computes, of one that is there or is added.
+  std::uint32_t compute_id(const Compute& compute) {
+    return computes_.id_of(compute, program.computes);
+  }
   /// A view was taken, which launches nothing.
   void viewed(const char* kind, const Tensor& input, const Tensor& output);
 
@@ -219,6 +224,7 @@ class Runtime {
     if (!stopped_) program.instructions.push_back({action, on, id});
   }
 
+  ComputeTable computes_;
   Pool<Storage> storages_;
   Pool<TensorBody> bodies_;
   Pool<Node> nodes_;

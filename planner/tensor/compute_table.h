@@ -1,0 +1,25 @@
+#pragma once
+// The operators of a program, each once.
+
+#include <cstdint>
+#include <vector>
+
+#include "tensor/program.h"
+
+namespace shardfit::tensor {
+
+/// Finds an operator that ran before: passes, steps and what is recomputed run the same ones.
+class ComputeTable {
+ public:
+  /// Its index in `computes`, to which it goes where it is new. All of them come through here.
+  std::uint32_t id_of(const Compute& compute, std::vector<Compute>& computes);
+
+ private:
+  void grow(const std::vector<Compute>& computes);
+
+  /// Indices, one more each, at or behind the place of their hash; 0 is empty. A power of two, at
+  /// most half full.
+  std::vector<std::uint32_t> slots_;
+};
+
+}  // namespace shardfit::tensor
