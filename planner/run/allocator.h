@@ -84,6 +84,13 @@ struct CapacityRange {
   bool holds(std::int64_t capacity) const { return capacity >= from && capacity < below; }
 };
 
+/// How an allocator stands: alike where every later call would be answered alike. 128 bits of a
+/// hash over all blocks.
+struct AllocatorStanding {
+  std::uint64_t first = 0, second = 0;
+  bool operator==(const AllocatorStanding&) const = default;
+};
+
 /// The allocator of one device. Not thread-safe. Same calls, same answers.
 class CachingAllocator {
  public:
@@ -169,6 +176,10 @@ class CachingAllocator {
   std::int64_t block_address(BlockHandle handle) const { return blocks_[handle].address; }
   /// About the last allocation that failed.
   const OutOfMemory& out_of_memory() const { return failure_; }
+  /// `owners` says by handle what a block holds; of those from `floor` on so much is taken away.
+  /// Nothing where blocks wait for events or are used on other streams, or where ages count.
+  std::optional<AllocatorStanding> standing(const std::vector<std::uint32_t>& owners,
+                                            std::uint32_t floor, std::uint32_t less) const;
   /// Every segment by address.
   std::vector<SegmentView> layout() const;
 

@@ -5,6 +5,8 @@
 #include <deque>
 #include <memory>
 
+#include "run/recurrence.h"
+
 namespace shardfit::run {
 namespace {
 
@@ -12,19 +14,19 @@ constexpr std::int64_t driver_page = 2 << 20;
 
 /// What an instruction does to memory; false where that is an out-of-memory error.
 bool apply(const Program& program, const Instruction& instruction, CachingAllocator& allocator,
-           std::vector<BlockHandle>& handles) {
+           Placement& placement) {
   switch (instruction.action) {
     case Action::allocate: {
       const std::int64_t bytes = program.storages[instruction.id].bytes;
-      handles[instruction.id] = allocator.allocate(bytes, instruction.stream);
-      return handles[instruction.id] != no_block;
+      const BlockHandle handle = allocator.allocate(bytes, instruction.stream);
+      placement.put(instruction.id, handle);
+      return handle != no_block;
     }
     case Action::release:
-      allocator.free(handles[instruction.id]);
-      handles[instruction.id] = no_block;
+      allocator.free(placement.take(instruction.id));
       return true;
     case Action::record_stream:
-      allocator.record_stream(handles[instruction.id], instruction.stream);
+      allocator.record_stream(placement.handle(instruction.id), instruction.stream);
       return true;
     case Action::empty_cache:
       allocator.empty_cache();
@@ -80,7 +82,7 @@ class Capacities {
   /// A run before its instruction `next`.
   struct Moment {
     std::unique_ptr<CachingAllocator> allocator;
-    std::vector<BlockHandle> handles;
+    Placement placement;
     std::size_t next = 0;
     CapacityRange range;  // at which it would stand there, too
   };
@@ -97,37 +99,44 @@ class Capacities {
       const bool later = !best || moment.next > best->next;
       if (later && moment.range.holds(capacity)) best = &moment;
     }
-    Moment now;
-    if (best) now.allocator = best->allocator->on_total(total);
-    if (now.allocator) {
-      now.handles = best->handles;
-      now.next = best->next;
-      now.range = best->range;
-    } else {
-      now.allocator = std::make_unique<CachingAllocator>(total, limits_.context, limits_.settings);
-      now.handles.assign(program_.storages.size(), no_block);
+    if (best) {
+      if (auto allocator = best->allocator->on_total(total)) {
+        return {std::move(allocator), best->placement, best->next, best->range};
+      }
     }
-    return now;
+    return {std::make_unique<CachingAllocator>(total, limits_.context, limits_.settings),
+            Placement(program_), 0, {}};
   }
 
   /// To the program's end, or false.
   bool play(Moment& now) {
     const std::size_t stride = count_ / moments + 1;
-    for (std::size_t keep_at = (now.next / stride + 1) * stride; now.next < count_; ++now.next) {
-      if (now.next == keep_at) {
+    Recurrence recurrence(program_, now.next);
+    std::size_t keep_at = (now.next / stride + 1) * stride;
+    while (now.next < count_) {
+      if (now.next >= keep_at) {
         check(limits_.stop);
         keep(now);
-        keep_at += stride;
+        keep_at = (now.next / stride + 1) * stride;
+      }
+      if (now.next == recurrence.next()) {
+        const Recurrence::Skip skip = recurrence.look(*now.allocator, now.placement);
+        if (skip.passes > 0) {
+          now.placement.move_on(skip.of->floor, skip.names());
+          now.next += skip.instructions();
+          continue;
+        }
       }
       const Instruction& instruction = program_.instructions[now.next];
-      if (!apply(program_, instruction, *now.allocator, now.handles)) return false;
+      if (!apply(program_, instruction, *now.allocator, now.placement)) return false;
+      ++now.next;
     }
     return true;
   }
 
   /// A later moment of the same range is worth more.
   void keep(const Moment& now) {
-    Moment moment{now.allocator->on_total(now.allocator->total()), now.handles, now.next,
+    Moment moment{now.allocator->on_total(now.allocator->total()), now.placement, now.next,
                   now.allocator->same_capacities()};
     if (!moment.allocator || moment.range.from >= moment.range.below) return;
     const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Moment& one) {

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <numeric>
 
+#include "run/recurrence.h"
+
 namespace shardfit::run {
 namespace {
 
@@ -16,13 +18,18 @@ class Clock {
       : program_(program),
         allocator_(limits.total, limits.context, limits.settings),
         stop_(limits.stop),
-        handles_(program.storages.size(), no_block),
+        placement_(program),
+        recurrence_(program),
         units_(std::make_shared<std::vector<std::uint32_t>>(program.storages.size())) {}
 
   RunResult run() {
     const auto count = static_cast<std::int64_t>(program_.instructions.size());
     for (std::int64_t i = 0; i < count; ++i) {
       if (i % between_checks == 0) check(stop_);
+      if (static_cast<std::size_t>(i) == recurrence_.next()) {
+        i += static_cast<std::int64_t>(skip_passes(static_cast<std::size_t>(i)));
+        if (i == count) break;
+      }
       const Instruction& instruction = program_.instructions[static_cast<std::size_t>(i)];
       switch (instruction.action) {
         case Action::allocate:
@@ -41,7 +48,7 @@ class Clock {
           reset_peaks();
           break;
         case Action::record_stream:
-          allocator_.record_stream(handles_[instruction.id], instruction.stream);
+          allocator_.record_stream(placement_.handle(instruction.id), instruction.stream);
           break;
         case Action::compute:
         case Action::collective:
@@ -62,6 +69,71 @@ class Clock {
     return std::move(result_);
   }
 
+  static bool is_mark(const Instruction& instruction) {
+    return instruction.action == Action::phase || instruction.action == Action::reset_peaks;
+  }
+  std::int64_t marks_between(std::size_t first, std::size_t end) const {
+    const auto begin = program_.instructions.begin();
+    return std::count_if(begin + static_cast<std::ptrdiff_t>(first),
+                         begin + static_cast<std::ptrdiff_t>(end), is_mark);
+  }
+
+  /// What else must be alike before two passes: the highest moment since the last mark, at the same
+  /// place of a pass where passes have marks.
+  std::uint64_t peak_key(std::int64_t at) const {
+    const Repeat& of = recurrence_.repeat();
+    const bool marks = marks_between(of.first_instruction, of.first_instruction + of.length) > 0;
+    std::uint64_t key = 0;
+    const auto add = [&](std::int64_t value) {
+      key = (key ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u;
+      key ^= key >> 29;
+    };
+    add(peak_.allocated);
+    add(marks && peak_.peak_instruction >= 0 ? at - peak_.peak_instruction
+                                             : -1 - peak_.peak_instruction);
+    for (const std::int64_t bytes : peak_.categories) add(bytes);
+    return key;
+  }
+
+  /// Later by so many instructions of passes that are alike.
+  PhaseReading moved(PhaseReading reading, std::size_t instructions) const {
+    if (reading.peak_instruction < 0) return reading;
+    reading.peak_instruction += static_cast<std::int64_t>(instructions);
+    reading.peak_storage =
+        program_.instructions[static_cast<std::size_t>(reading.peak_instruction)].id;
+    return reading;
+  }
+
+  /// Instructions from `at` on, before which a pass begins, that would do what those of passes
+  /// before them did: what was found there is taken for them. 0 where they have to be run.
+  std::size_t skip_passes(std::size_t at) {
+    const std::uint64_t key = peak_key(static_cast<std::int64_t>(at));
+    const Recurrence::Skip skip = recurrence_.look(allocator_, placement_, key);
+    if (skip.passes == 0) return 0;
+    const std::size_t period = skip.period * skip.of->length;
+    const std::uint32_t names = skip.period * skip.of->storages;
+    const bool marks = marks_between(at - period, at) > 0;
+    std::size_t before = result_.phases.size();
+    for (std::size_t i = at - period; i < at; ++i) {
+      before -= program_.instructions[i].action == Action::phase ? 1 : 0;
+    }
+    for (std::size_t i = at; i < at + skip.instructions(); ++i) {
+      const Instruction& instruction = program_.instructions[i];
+      if (instruction.action == Action::allocate && instruction.id >= skip.of->floor) {
+        (*units_)[instruction.id] = (*units_)[instruction.id - names];
+      } else if (instruction.action == Action::phase) {
+        PhaseReading reading = moved(result_.phases[before++], period);
+        const PhaseMark& mark = program_.phases[instruction.id];
+        reading.name = mark.name;
+        reading.step = mark.step;
+        result_.phases.push_back(std::move(reading));
+      }
+    }
+    if (marks) peak_ = moved(peak_, skip.instructions());
+    placement_.move_on(skip.of->floor, skip.names());
+    return skip.instructions();
+  }
+
   bool allocate(std::int64_t at, const Instruction& instruction) {
     const StorageInfo& storage = program_.storages[instruction.id];
     const BlockHandle handle = allocator_.allocate(storage.bytes, instruction.stream);
@@ -69,7 +141,7 @@ class Clock {
       fail(instruction.id);
       return false;
     }
-    handles_[instruction.id] = handle;
+    placement_.put(instruction.id, handle);
     if (handle != empty_block) {
       (*units_)[instruction.id] =
           static_cast<std::uint32_t>(allocator_.block_bytes(handle) / FreeBlocks::unit);
@@ -88,8 +160,7 @@ class Clock {
   void release(std::uint32_t id) {
     const StorageInfo& storage = program_.storages[id];
     live_[static_cast<std::size_t>(storage.category)] -= storage.bytes;
-    allocator_.free(handles_[id]);
-    handles_[id] = no_block;
+    allocator_.free(placement_.take(id));
   }
 
   void end_phase(std::uint32_t id) {
@@ -145,7 +216,8 @@ class Clock {
   const Program& program_;
   CachingAllocator allocator_;
   const StopCheck* stop_;
-  std::vector<BlockHandle> handles_;
+  Placement placement_;
+  Recurrence recurrence_;
   std::shared_ptr<std::vector<std::uint32_t>> units_;
   ByCategory live_{};
   PhaseReading peak_;

@@ -24,15 +24,17 @@ std::uint64_t hash_of(const Compute& c) {
 }  // namespace
 
 std::uint32_t ComputeTable::id_of(const Compute& compute, std::vector<Compute>& computes) {
+  // What ran before runs again in the same order, mostly.
+  if (last_ + 1 < computes.size() && computes[last_ + 1] == compute) return ++last_;
   if (2 * (computes.size() + 1) > slots_.size()) grow(computes);
   const std::size_t mask = slots_.size() - 1;
   std::size_t at = hash_of(compute) & mask;
   for (; slots_[at] != 0; at = (at + 1) & mask) {
-    if (computes[slots_[at] - 1] == compute) return slots_[at] - 1;
+    if (computes[slots_[at] - 1] == compute) return last_ = slots_[at] - 1;
   }
   computes.push_back(compute);
   slots_[at] = static_cast<std::uint32_t>(computes.size());
-  return slots_[at] - 1;
+  return last_ = slots_[at] - 1;
 }
 
 void ComputeTable::grow(const std::vector<Compute>& computes) {

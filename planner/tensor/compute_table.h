@@ -20,6 +20,7 @@ class ComputeTable {
   /// Indices, one more each, at or behind the place of their hash; 0 is empty. A power of two, at
   /// most half full.
   std::vector<std::uint32_t> slots_;
+  std::uint32_t last_ = 0;  // that was asked for
 };
 
 }  // namespace shardfit::tensor
