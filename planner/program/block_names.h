@@ -1,9 +1,9 @@
 #pragma once
 // How the names in one block's part of a program become those of another's.
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -44,21 +44,22 @@ class ModuleNames {
   ModuleNames(const EqualBlock& from, const EqualBlock& to) {
     add(from, to);
     if (from.before && to.before) add(*from.before, *to.before);
+    std::sort(names_.begin(), names_.end());
   }
   std::uint32_t of(std::uint32_t label) {
     if (label == last_) return last_name_;
-    const auto found = names_.find(label);
+    const auto found = std::lower_bound(names_.begin(), names_.end(), std::pair(label, 0u));
     last_ = label;
-    return last_name_ = found == names_.end() ? label : found->second;
+    return last_name_ = found == names_.end() || found->first != label ? label : found->second;
   }
 
  private:
   void add(const EqualBlock& from, const EqualBlock& to) {
     for (std::size_t i = 0; i < from.labels.size(); ++i) {
-      names_.emplace(from.labels[i], to.labels[i]);
+      names_.emplace_back(from.labels[i], to.labels[i]);
     }
   }
-  std::unordered_map<std::uint32_t, std::uint32_t> names_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> names_;  // sorted
   std::uint32_t last_ = 0, last_name_ = 0;  // 0 is the whole program
 };
 
