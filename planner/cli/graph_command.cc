@@ -11,6 +11,7 @@
 
 #include "base/format.h"
 #include "base/units.h"
+#include "cli/graph_json.h"
 #include "program/training.h"
 #include "spec/job_spec.h"
 #include "spec/model_spec.h"
@@ -295,123 +296,6 @@ void print_count(const program::Lowering& lowering, bool json, std::ostream& out
   out << "\nThe memory of this network is not modelled.\n";
 }
 
-/// Hands text on in large pieces.
-class TextStream {
- public:
-  using Ch = char;
-  explicit TextStream(std::ostream& out) : out_(out) {}
-  ~TextStream() { Flush(); }
-  TextStream(const TextStream&) = delete;
-  TextStream& operator=(const TextStream&) = delete;
-
-  void Put(char c) {
-    if (size_ == piece_.size()) Flush();
-    piece_[size_++] = c;
-  }
-  void Flush() {
-    out_.write(piece_.data(), static_cast<std::streamsize>(size_));
-    size_ = 0;
-  }
-
- private:
-  std::ostream& out_;
-  std::array<char, std::size_t{1} << 16> piece_;
-  std::size_t size_ = 0;
-};
-
-class GraphWriter {
- public:
-  explicit GraphWriter(std::ostream& out) : stream_(out), writer_(stream_) {
-    writer_.SetIndent(' ', 2);
-  }
-
-  void write(const ModelGraph& graph, const program::Lowering& lowering,
-             const program::TrainingJob& job) {
-    writer_.StartObject();
-    number("version", 1);
-    text("model", lowering.model().name);
-    text("family", lowering.family().name);
-    number("micro_batch", job.micro_batch);
-    number("sequence", job.sequence);
-    text("precision", precision_text(job));
-    writer_.Key("layers");
-    writer_.StartArray();
-    for (const Layer& l : graph.layers) layer(l);
-    writer_.EndArray();
-    writer_.Key("total");
-    layer(graph.total);
-    writer_.Key("operators");
-    writer_.StartArray();
-    for (const graph::Operator& op : graph.operators) one(graph, op);
-    writer_.EndArray();
-    writer_.EndObject();
-  }
-
- private:
-  void number(const char* key, std::int64_t n) {
-    writer_.Key(key);
-    writer_.Int64(n);
-  }
-  /// A sum of whole numbers, exact up to 2^53.
-  void whole(const char* key, double n) {
-    if (n < 9007199254740992.0) return number(key, static_cast<std::int64_t>(n));
-    writer_.Key(key);
-    writer_.Double(n);
-  }
-  void text(const char* key, const std::string& s) {
-    writer_.Key(key);
-    writer_.String(s.c_str(), static_cast<rapidjson::SizeType>(s.size()));
-  }
-  void work(const graph::Work& forward, const graph::Work& backward) {
-    whole("forward_flops", forward.flops);
-    whole("forward_bytes", forward.bytes);
-    whole("backward_flops", backward.flops);
-    whole("backward_bytes", backward.bytes);
-  }
-  void layer(const Layer& l) {
-    writer_.StartObject();
-    text("name", l.name);
-    number("parameters", l.parameters);
-    number("parameter_bytes", l.parameter_bytes);
-    number("saved_bytes", l.saved_bytes);
-    number("weight_copy_bytes", l.weight_copy_bytes);
-    number("operators", l.operators);
-    work(l.forward, l.backward);
-    writer_.EndObject();
-  }
-  void one(const ModelGraph& graph, const graph::Operator& op) {
-    writer_.StartObject();
-    text("kind", op.kind);
-    text("module", graph.modules[op.module]);
-    text("layer", graph.layers[op.layer].name);
-    number("saved_bytes", op.saved_bytes);
-    work(op.forward, op.backward);
-    tensors("inputs", graph, graph.inputs_of(op));
-    tensors("outputs", graph, graph.outputs_of(op));
-    writer_.EndObject();
-  }
-  void tensors(const char* key, const ModelGraph& graph, std::span<const std::uint32_t> list) {
-    writer_.Key(key);
-    writer_.StartArray();
-    for (const std::uint32_t i : list) {
-      const graph::TensorEdge& tensor = graph.tensors[i];
-      writer_.StartObject();
-      number("tensor", i);
-      if (!tensor.name.empty()) text("parameter", tensor.name);
-      text("dtype", dtype_name(tensor.dtype));
-      writer_.Key("shape");
-      writer_.StartArray();
-      for (int d = 0; d < tensor.shape.rank; ++d) writer_.Int64(tensor.shape[d]);
-      writer_.EndArray();
-      writer_.EndObject();
-    }
-    writer_.EndArray();
-  }
-
-  TextStream stream_;
-  rapidjson::PrettyWriter<TextStream> writer_;
-};
-
 void print_dot(const ModelGraph& graph, const std::string& path, std::ostream& out) {
   if (path == "-") return graph::write_dot(graph, out);
   std::ofstream file(path);
@@ -442,7 +326,9 @@ int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&)
       job, options.json || options.dot ? graph::Detail::operators : graph::Detail::layers);
   if (options.dot) print_dot(graph, *options.dot, out);
   if (options.json) {
-    GraphWriter(out).write(graph, lowering, job);
+    write_graph_json({lowering.model().name, lowering.family().name, job.micro_batch, job.sequence,
+                      precision_text(job)},
+                     graph, out);
     out << "\n";
   } else if (!options.dot || *options.dot != "-") {
     print_table(graph, lowering, job, out);
