@@ -30,7 +30,7 @@ bool writes_over(const spec::GraphScope& scope) {
 }  // namespace
 
 void check_writes(const Lowering& lowering, const TrainingJob& job) {
-  if (!lowering.model().graph || job.deepspeed) return;
+  if (!lowering.model().graph) return;
   if (!writes_over(lowering.model().graph->whole)) return;
   TrainingJob plain = job;
   plain.copy_blocks = true;
