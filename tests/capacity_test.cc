@@ -173,3 +173,26 @@ TEST_CASE("the least capacity is enough, and two MiB less are not") {
     CHECK(does(agreed));
   }
 }
+
+TEST_CASE("the least capacity on a card is what may be left of it, whatever else is in use there") {
+  std::mt19937_64 random(12);
+  for (unsigned round = 0; round < test::fuzz_rounds(30); ++round) {
+    const Program program = random_program(random);
+    run::RunLimits limits;
+    limits.settings.expandable_segments = round % 2 == 1;
+    const RunResult unlimited = run::run_program(program, limits);
+    const std::int64_t anywhere = run::least_capacity(program, limits, false, unlimited);
+    limits.total = 3 * anywhere;
+    limits.context = static_cast<std::int64_t>(random() % 100) * mib;
+    const std::int64_t least = run::least_capacity(program, limits, false, unlimited);
+    const auto does = [&](std::int64_t capacity) {
+      run::RunLimits card = limits;
+      card.context = limits.total - capacity;
+      return !run::run_program(program, card).failure;
+    };
+    CHECK(does(least));
+    CHECK_FALSE(does(least - 2 * mib));
+    // Address space of expandable segments alone goes by the card's size.
+    if (!limits.settings.expandable_segments) CHECK(least == anywhere);
+  }
+}

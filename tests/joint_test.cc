@@ -462,3 +462,11 @@ TEST_CASE("who asks for the shortest step gets it, where runs of their own compl
   const auto slow = plans(2);
   CHECK(slow.second["options"][0]["parallel"] == "independent");
 }
+
+TEST_CASE("a policy of recompute that only another framework's program has is searched there") {
+  const auto plan =
+      json_of("--on 2xh200 --precision bf16 --recompute selective:first-1-blocks --objective step");
+  const Value& option = plan["options"][0];
+  CHECK(option["job"]["framework"] == "megatron");
+  CHECK(option["search"]["configurations"].GetInt() > 0);
+}

@@ -306,3 +306,12 @@ TEST_CASE("a card in a slower slot: the exchange goes at its rate, named with wh
     CHECK(one["kind"] != "link");
   }
 }
+
+TEST_CASE("a rank with one key and value head copies it for its query heads, as with two") {
+  // repeat_interleave of a whole number clones (pytorch aten/src/ATen/native/Repeat.cpp).
+  const auto plan =
+      small_plan("--framework megatron --attention eager --micro-batch 2 --on 4xh200 --tp 4");
+  const auto ways = ways_of(plan["options"][0]);
+  REQUIRE(ways.count("tensor 4x1x1") == 1);
+  CHECK(ways.at("tensor 4x1x1") == "chosen");
+}

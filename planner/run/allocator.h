@@ -103,9 +103,9 @@ class CachingAllocator {
   /// Throws std::invalid_argument for sizes outside their range.
   CachingAllocator(std::int64_t total, std::int64_t context, const AllocatorSettings& settings = {},
                    std::optional<double> fraction = std::nullopt);
-  /// This allocator as it would stand on a card of another total, one of the same capacities; null
+  /// This allocator as it would stand on another card, one of the same capacities; null
   /// where the address space of expandable segments would end elsewhere.
-  std::unique_ptr<CachingAllocator> on_total(std::int64_t total) const;
+  std::unique_ptr<CachingAllocator> on_card(std::int64_t total, std::int64_t context) const;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
   /// A block of at least `bytes` for `stream` (0 = the default stream, below stream_limit): its
@@ -167,6 +167,7 @@ class CachingAllocator {
 
   const AllocatorStats& stats() const { return stats_; }
   std::int64_t total() const { return total_; }
+  std::int64_t context() const { return context_; }
   /// With any of these every call so far would have gone the same way. Empty where settings count
   /// in shares of the total.
   CapacityRange same_capacities() const;

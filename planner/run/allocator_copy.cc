@@ -1,4 +1,4 @@
-// An allocator as it stands: on a card of another total, where a run goes on from there, and beside
+// An allocator as it stands: on another card, where a run goes on from there, and beside
 // another moment.
 #include <algorithm>
 
@@ -6,10 +6,12 @@
 
 namespace shardfit::run {
 
-std::unique_ptr<CachingAllocator> CachingAllocator::on_total(std::int64_t total) const {
+std::unique_ptr<CachingAllocator> CachingAllocator::on_card(std::int64_t total,
+                                                            std::int64_t context) const {
   std::unique_ptr<CachingAllocator> copy(new CachingAllocator(*this));
   copy->lead_pointers_here(*this);
   if (!copy->move_ends(total)) return nullptr;
+  copy->context_ = context;
   return copy;
 }
 

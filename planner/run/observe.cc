@@ -66,7 +66,7 @@ class Capacities {
     Answer answer{allocator.same_capacities(), does(ends, allocator.stats().retries), 0};
     if (!ends) {
       const OutOfMemory& failure = allocator.out_of_memory();
-      answer.would_do = failure.in_use - limits_.context + failure.tried;
+      answer.would_do = failure.in_use - allocator.context() + failure.tried;
     }
     known_.push_back(answer);
     return known_.back();
@@ -88,23 +88,28 @@ class Capacities {
   };
   static constexpr std::size_t moments = 16;  // of a run
 
+  /// Of the card, while it has so much beside its context; of a larger one with the same context.
+  std::int64_t total_at(std::int64_t capacity) const {
+    const std::int64_t least = capacity + limits_.context;
+    return limits_.total == CachingAllocator::largest_total ? least : std::max(least, limits_.total);
+  }
   bool does(bool ends, std::int64_t retries) const {
     return ends && (!without_retry_ || retries == 0);
   }
 
   Moment begin(std::int64_t capacity) const {
-    const std::int64_t total = capacity + limits_.context;
+    const std::int64_t total = total_at(capacity), context = total - capacity;
     const Moment* best = nullptr;
     for (const Moment& moment : kept_) {
       const bool later = !best || moment.next > best->next;
       if (later && moment.range.holds(capacity)) best = &moment;
     }
     if (best) {
-      if (auto allocator = best->allocator->on_total(total)) {
+      if (auto allocator = best->allocator->on_card(total, context)) {
         return {std::move(allocator), best->placement, best->next, best->range};
       }
     }
-    return {std::make_unique<CachingAllocator>(total, limits_.context, limits_.settings),
+    return {std::make_unique<CachingAllocator>(total, context, limits_.settings),
             Placement(program_), 0, {}};
   }
 
@@ -136,8 +141,9 @@ class Capacities {
 
   /// A later moment of the same range is worth more.
   void keep(const Moment& now) {
-    Moment moment{now.allocator->on_total(now.allocator->total()), now.placement, now.next,
-                  now.allocator->same_capacities()};
+    const CachingAllocator& allocator = *now.allocator;
+    Moment moment{allocator.on_card(allocator.total(), allocator.context()), now.placement,
+                  now.next, allocator.same_capacities()};
     if (!moment.allocator || moment.range.from >= moment.range.below) return;
     const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Moment& one) {
       return one.range.from == moment.range.from && one.range.below == moment.range.below;

@@ -39,7 +39,8 @@ Curve memory_curve(const Program& program, const RunResult& run, int step, int c
 
 /// The least bytes the allocator must be able to reserve for the program to run to its end (and,
 /// where `without_retry`, without giving cached blocks back): a multiple of the driver's 2 MiB
-/// page. 2 MiB less does not do; where cached blocks are given back at other moments, another
+/// page. On the card of `limits`, where what is in use outside the allocator grows or shrinks; where
+/// that is no limit, on cards of another total. 2 MiB less does not do; where cached blocks are given back at other moments, another
 /// amount below may. CachingAllocator::largest_total where nothing below it does.
 std::int64_t least_capacity(const Program& program, const RunLimits& limits, bool without_retry);
 /// A capacity, and whether the program runs at it.

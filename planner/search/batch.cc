@@ -71,7 +71,7 @@ class Search {
     try {
       const Program program = option_.lowering->lower(job);
       const Judgement judgement = judge(program, option_.worst_gpu().card, option_.job.allocator,
-                                        option_.accuracy, Find::all, nullptr, stop_);
+                                        option_.accuracy, Find::all, stop_);
       cell.verdict = judgement.verdict;
       cell.reason = judgement.reason;
       cell.phase = phase_of(judgement);

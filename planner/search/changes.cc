@@ -123,7 +123,7 @@ class Changes {
   }
   Judgement judged(const Variant& variant, const Program& program, Find find) const {
     return judge(program, option_.worst_gpu().card, variant.allocator, option_.accuracy, find,
-                 nullptr, variant.whole.stop);
+                 variant.whole.stop);
   }
   bool fits(const std::vector<Step>& steps) const;
   /// Its numbers join what is known.

@@ -79,6 +79,12 @@ std::vector<Policy> policies_of(const spec::OptionSpec& spec, const Way& way) {
   return out;
 }
 
+bool offers(const Profile& profile, const Policy& policy) {
+  if (policy.words.kind != RecomputeKind::selective) return true;
+  const std::string& word = policy.some_blocks ? any_first_blocks : policy.words.policy;
+  return profile.selective && offers_policy(profile, word);
+}
+
 bool is_product(const Compute& compute) { return compute.m > 0 && compute.n > 0 && compute.k > 0; }
 
 /// What the last step computes.
@@ -122,15 +128,13 @@ JointSpace::JointSpace(const spec::OptionSpec& spec, std::vector<Way> ways,
 
 void JointSpace::add_points() {
   const std::int64_t parameters = parameters_of_model();
+  // A policy that was asked for is one of every way that is possible.
+  const bool any_policy = spec_.job.recompute.value.kind == RecomputeKind::automatic;
   for (std::size_t w = 0; w < ways_.size(); ++w) {
     const Way& way = ways_[w];
     const spec::Split split = split_of(way.job.job, way.parallel, spec_.cluster.count);
     for (std::size_t p = 0; p < policies_.size(); ++p) {
-      const bool selective = policies_[p].words.kind == RecomputeKind::selective;
-      const std::string& word =
-          policies_[p].some_blocks ? any_first_blocks : policies_[p].words.policy;
-      if (selective && !(way.job.profile.selective && offers_policy(way.job.profile, word)))
-        continue;
+      if (any_policy && !offers(way.job.profile, policies_[p])) continue;
       for (const Batches& batch : batches_of(spec_, way)) {
         Point point;
         point.configuration = {way.parallel,       split, batch.micro, batch.passes,
@@ -362,7 +366,7 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
         way(point).lowering->lower(job_of_rank(shared, parallel, spec_.cluster.count, group.rank)));
     if (find) {
       gpu.judgement =
-          judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find, nullptr, stop_);
+          judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find, stop_);
     }
     std::vector<int> ranks = group.ranks;
     if (alike(point)) {

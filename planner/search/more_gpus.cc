@@ -76,7 +76,7 @@ std::optional<Option> fastest(const OptionSpec& spec, bool foreign, std::int64_t
 
 /// The option as a change of what was `asked`.
 Change change_of(Option option, const Option& asked) {
-  measure(option, *option.lowering);
+  measure(option);
   const OptionSpec& spec = *option.spec;
   Configuration c{option.parallel,          option.split,
                   option.job.batch.micro,   option.job.batch.accumulation,

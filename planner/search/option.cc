@@ -12,9 +12,6 @@
 namespace shardfit::search {
 namespace {
 
-/// Micro-batches of a step from which on the least capacity is searched without most of them.
-constexpr std::int64_t many_passes = 16;
-
 /// "first_step.", "second_step.", "steady_step." as measured cases call them.
 std::string step_prefix(int step, int steps) {
   if (step == steps) return "steady_step.";
@@ -92,7 +89,7 @@ Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& ca
   gpu.program = lowered;
   gpu.card = card;
   gpu.judgement = judge(program, card, option.job.allocator, option.accuracy, Find::verdict,
-                        nullptr, option.job.job.stop);
+                        option.job.job.stop);
   if (gpu.judgement.beyond_count) refuse(option.spec->job, model, gpu.judgement);
   gpu.phases = phases_of(program, gpu.judgement.unlimited, option.job.job.steps);
   for (std::size_t i = 1; i < gpu.phases.size(); ++i) {
@@ -107,23 +104,9 @@ Gpu judge_gpu(const Option& option, const spec::ModelSpec& model, const Card& ca
   return gpu;
 }
 
-/// What the least capacity is searched in: the program, or one with fewer passes.
-void find_needed_in(const Option& option, const program::Lowering& lowering, Gpu& gpu) {
-  program::TrainingJob job =
-      job_of_rank(option.whole, option.parallel, option.spec->cluster.count, gpu.rank);
-  std::optional<Program> in_short;
-  if (job.accumulation > many_passes && !job.megatron) {
-    job.record_computes = false;
-    job.equal_passes = program::EqualPasses::leave;
-    in_short = lowering.lower(job);
-  }
-  find_needed(gpu.judgement, *gpu.program, option.job.allocator, in_short ? &*in_short : nullptr,
-              option.job.job.stop);
-}
-
 /// The least capacity, and what is alive at the highest moment.
-void measure_gpu(const Option& option, const program::Lowering& lowering, Gpu& gpu) {
-  find_needed_in(option, lowering, gpu);
+void measure_gpu(const Option& option, Gpu& gpu) {
+  find_needed(gpu.judgement, *gpu.program, gpu.card, option.job.allocator, option.job.job.stop);
   const Phase& worst = gpu.phases[gpu.worst];
   const std::int64_t at = worst.instruction >= 0 ? worst.instruction : end_of(*gpu.program, worst);
   gpu.peak = live_after(*gpu.program, gpu.judgement.unlimited, at);
@@ -287,7 +270,7 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
   return option;
 }
 
-void measure(Option& option, const program::Lowering& lowering) {
+void measure(Option& option) {
   if (option.gpus.front().judgement.needed > 0) return;  // it was
   for (std::size_t i = 0; i < option.gpus.size(); ++i) {
     Gpu& gpu = option.gpus[i];
@@ -295,7 +278,7 @@ void measure(Option& option, const program::Lowering& lowering) {
       gpu.judgement = option.gpus[same].judgement;
       gpu.peak = option.gpus[same].peak;
     } else {
-      measure_gpu(option, lowering, gpu);
+      measure_gpu(option, gpu);
     }
   }
   take_worst(option);
@@ -306,7 +289,7 @@ void measure(Option& option, const program::Lowering& lowering) {
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering) {
   Option option = try_option(spec, parallel, std::move(job), lowering);
-  measure(option, lowering);
+  measure(option);
   return option;
 }
 

@@ -103,7 +103,7 @@ std::size_t closest(std::vector<Option>& tried, std::size_t best) {
     return std::tuple(option.parallel == Parallel::independent, option.foreign(),
                       -option.worst_gpu().judgement.headroom());
   };
-  for (Option& option : tried) measure(option, *option.lowering);
+  for (Option& option : tried) measure(option);
   for (std::size_t i = 0; i < tried.size(); ++i) {
     if (rank(tried[i]) < rank(tried[best])) best = i;
   }
@@ -165,7 +165,10 @@ Option choose(Ready ready, bool all_needs) {
       if (!first) first = error;
     }
   }
-  if (tried.empty()) throw *first;
+  const auto apart = [](const Option& one) { return one.parallel == Parallel::independent; };
+  // Runs of their own do not answer somebody who asked for degrees.
+  if (first && std::all_of(tried.begin(), tried.end(), apart) && (tried.empty() || shared))
+    throw *first;
   const bool none = tried[best].verdict == Verdict::does_not_fit;
   if (none && !stopped && tried.size() > 1) best = closest(tried, best);
   Option chosen = std::move(tried[best]);
@@ -173,7 +176,7 @@ Option choose(Ready ready, bool all_needs) {
     chosen.whole.stop = chosen.job.job.stop = nullptr;
     chosen.warnings.emplace_back("stopped before every way to share the job was tried");
   }
-  measure(chosen, *chosen.lowering);
+  measure(chosen);
   for (std::size_t i = 0; i < tried.size(); ++i) {
     if (i == best) continue;
     Option& other = tried[i];
@@ -181,7 +184,7 @@ Option choose(Ready ready, bool all_needs) {
     const bool fix = chosen.parallel == Parallel::zero1 && other.parallel == Parallel::fsdp2;
     if (!stopped && (all_needs || fix || other.verdict == Verdict::does_not_fit)) {
       try {
-        measure(other, *other.lowering);
+        measure(other);
       } catch (const Stopped&) {
         stopped = true;
       }

@@ -164,7 +164,7 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
                   const program::Lowering& lowering);
 /// What takes most of the time: the bytes each GPU needs, what is alive at its peak, and from these
 /// the tightest GPU and the imbalances. Nothing where that is known.
-void measure(Option& option, const program::Lowering& lowering);
+void measure(Option& option);
 /// Both.
 Option make_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                    const program::Lowering& lowering);

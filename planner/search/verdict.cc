@@ -114,29 +114,22 @@ bool countable(const Program& program) {
 }
 
 Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy, Find find, const Program* in_short,
-                const StopCheck* stop) {
+                const Accuracy& accuracy, Find find, const StopCheck* stop) {
   Judgement out = verdict_of(program, card, settings, accuracy, stop);
-  if (find == Find::all) find_needed(out, program, settings, in_short, stop);
+  if (find == Find::all) find_needed(out, program, card, settings, stop);
   return out;
 }
 
-void find_needed(Judgement& judgement, const Program& program,
-                 const run::AllocatorSettings& settings, const Program* in_short,
-                 const StopCheck* stop) {
+void find_needed(Judgement& judgement, const Program& program, const Card& card,
+                 const run::AllocatorSettings& settings, const StopCheck* stop) {
   if (judgement.beyond_count) return;
   run::RunLimits limits;
   limits.stop = stop;
   limits.settings = settings;
+  limits.total = card.usable;
+  limits.context = std::min(card.outside(), card.usable);
   const run::KnownCapacity known{judgement.budget, !judgement.limited.failure};
-  if (!in_short) {
-    judgement.needed = run::least_capacity(program, limits, false, judgement.unlimited, known);
-  } else {
-    // The whole program ran with the budget, or did not.
-    const std::int64_t needed = run::least_capacity(*in_short, limits, false);
-    judgement.needed =
-        known.runs ? std::min(needed, known.bytes) : std::max(needed, known.bytes + 1);
-  }
+  judgement.needed = run::least_capacity(program, limits, false, judgement.unlimited, known);
   if (judgement.verdict == Verdict::does_not_fit) {
     judgement.reason += " Short by " + size(-judgement.headroom()) + ".";
   } else if (judgement.verdict == Verdict::fits) {

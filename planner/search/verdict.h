@@ -52,16 +52,13 @@ enum class Find {
   verdict,  // without `needed`, which takes most of the time
 };
 
-/// Finds what was left out of a judgement by Find::verdict, and says it. `in_short` as below.
-void find_needed(Judgement& judgement, const Program& program,
-                 const run::AllocatorSettings& settings, const Program* in_short = nullptr,
-                 const StopCheck* stop = nullptr);
+/// Finds what was left out of a judgement by Find::verdict, and says it.
+void find_needed(Judgement& judgement, const Program& program, const Card& card,
+                 const run::AllocatorSettings& settings, const StopCheck* stop = nullptr);
 
 /// Replays `program` without limit; on the card; on the card with the context and the peak at the
-/// upper ends of their intervals. `in_short`, where given, is the program with equal passes left
-/// out, in which the least capacity is searched. Throws Stopped where `stop` says so.
+/// upper ends of their intervals. Throws Stopped where `stop` says so.
 Judgement judge(const Program& program, const Card& card, const run::AllocatorSettings& settings,
-                const Accuracy& accuracy, Find find = Find::all, const Program* in_short = nullptr,
-                const StopCheck* stop = nullptr);
+                const Accuracy& accuracy, Find find = Find::all, const StopCheck* stop = nullptr);
 
 }  // namespace shardfit::search
