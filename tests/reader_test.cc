@@ -3,6 +3,9 @@
 
 #include <doctest/doctest.h>
 
+#include "spec/data_directory.h"
+#include "spec/formats.h"
+#include "spec/model_spec.h"
 #include "support.h"
 
 using namespace shardfit;
@@ -236,4 +239,38 @@ TEST_CASE("a document of the wrong kind is one fault, not one a key") {
     m.require_string("b");
   });
   CHECK(shown == "t.yaml:1:1: error: model: expected a map, found a list\n    [1, 2]\n    ^\n");
+}
+
+TEST_CASE("entries of a data file are those of the whole file") {
+  int read = 0;
+  for (const std::string& file : spec::data_files("families")) {
+    CAPTURE(file);
+    Diagnostics faults;
+    const auto whole = spec::read_data(file, faults);
+    const auto part =
+        spec::read_data_entries(file, {"family", "framework", "model_types"}, faults);
+    CHECK(faults.empty());
+    CHECK(part->children.size() < whole->children.size());
+    for (const char* key : {"family", "framework", "model_types"}) {
+      const spec::Node* of_whole = whole->child(key);
+      const spec::Node* of_part = part->child(key);
+      REQUIRE((of_whole != nullptr) == (of_part != nullptr));
+      if (!of_whole) continue;
+      ++read;
+      CHECK(of_part->text == of_whole->text);
+      REQUIRE(of_part->children.size() == of_whole->children.size());
+      for (std::size_t i = 0; i < of_part->children.size(); ++i) {
+        CHECK(of_part->children[i].text == of_whole->children[i].text);
+      }
+    }
+  }
+  CHECK(read > 100);
+  const test::TemporaryFile lists("# one\nmodel_types:\n- a\n- b\n\nother: {family: 3}\nfamily: c\n");
+  Diagnostics faults;
+  const auto part = spec::read_data_entries(lists.path, {"family", "model_types"}, faults);
+  REQUIRE(part->children.size() == 2);
+  CHECK(part->child("model_types")->children.size() == 2);
+  CHECK(part->child("family")->text == "c");
+  const test::TemporaryFile json(R"({"family": "d", "other": 1})");
+  CHECK(spec::read_data_entries(json.path, {"family"}, faults)->child("family")->text == "d");
 }

@@ -1,7 +1,10 @@
 #pragma once
-// The readers of single formats; people call spec/reader.h.
+// The readers of single formats and of parts of files; people call spec/reader.h.
 
+#include <initializer_list>
+#include <memory>
 #include <optional>
+#include <string_view>
 
 #include "spec/node.h"
 
@@ -20,5 +23,11 @@ Node read_any_yaml(const SourcePtr& source, Diagnostics& faults);
 /// One JSON value as a tree, likewise. Numbers keep their text; NaN and Infinity, which Python's
 /// json writes, come as reals for the typed view to judge.
 Node read_json(const SourcePtr& source, Diagnostics& faults);
+
+/// Of a data file that is a map, its entries with these keys, each at the beginning of a line; what
+/// else it holds is not looked at, and other texts are read whole. Kept as read_data does.
+std::shared_ptr<const Node> read_data_entries(const std::string& path,
+                                              std::initializer_list<std::string_view> keys,
+                                              Diagnostics& faults);
 
 }  // namespace shardfit::spec

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "spec/data_directory.h"
+#include "spec/formats.h"
 #include "spec/graph_spec.h"
 
 namespace shardfit::spec {
@@ -21,12 +22,14 @@ struct FamilyEntry {
   }
 };
 
-/// Only the heads of the family files: name and types.
-std::vector<FamilyEntry> family_entries() {
+/// Of the family files: names and types. `dimensions`: these, too, for which all of each is read.
+std::vector<FamilyEntry> family_entries(bool dimensions = false) {
   std::vector<FamilyEntry> entries;
   for (const std::string& file : data_files("families")) {
     Diagnostics faults;
-    const std::shared_ptr<const Node> kept = read_data(file, faults);
+    const std::shared_ptr<const Node> kept =
+        dimensions ? read_data(file, faults)
+                   : read_data_entries(file, {"family", "framework", "model_types"}, faults);
     const Node& root = *kept;
     FamilyEntry entry;
     entry.file = file;
@@ -35,8 +38,8 @@ std::vector<FamilyEntry> family_entries() {
     if (const Node* types = root.child("model_types")) {
       for (const Node& type : types->children) entry.types.push_back(type.text);
     }
-    if (const Node* dimensions = root.child("dimensions")) {
-      for (const Node& dimension : dimensions->children) {
+    if (const Node* names = root.child("dimensions")) {
+      for (const Node& dimension : names->children) {
         entry.dimensions.push_back(dimension.key);
         if (dimension.kind == Kind::null) entry.required.push_back(dimension.key);
       }
@@ -106,8 +109,8 @@ std::string nearest_by_keys(const Node& root, const std::vector<FamilyEntry>& fa
                           : "needs besides: " + join(missing));
 }
 
-[[noreturn]] void unknown_type(const Node& root, const std::string& type,
-                               const std::vector<FamilyEntry>& families) {
+[[noreturn]] void unknown_type(const Node& root, const std::string& type) {
+  const std::vector<FamilyEntry> families = family_entries(true);
   std::vector<std::string> types;
   for (const FamilyEntry& f : families) types.insert(types.end(), f.types.begin(), f.types.end());
   std::sort(types.begin(), types.end());
@@ -246,7 +249,7 @@ ModelSpec read_model(const std::string& path_or_name, Location asked_at) {
     // A framework's own family is taken for others only where no other reads this type.
     if (f.framework.empty() || model.family_file.empty()) model.family_file = f.file;
   }
-  if (model.family_file.empty()) unknown_type(root, model.model_type, families);
+  if (model.family_file.empty()) unknown_type(root, model.model_type);
   return model;
 }
 

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 
 #include "base/format.h"
 #include "base/utf8.h"
@@ -128,7 +129,12 @@ Node read_file(const std::string& path, Diagnostics& faults) {
   return read_text(read_source(path), faults);
 }
 
-std::shared_ptr<const Node> read_data(const std::string& path, Diagnostics& faults) {
+namespace {
+
+/// What `read` makes of a file, kept under `name` for as long as the file does not change.
+template <class Read>
+std::shared_ptr<const Node> kept_of(const std::string& name, const std::string& path,
+                                    Diagnostics& faults, Read read) {
   struct Kept {
     timespec changed{};
     off_t size = 0;
@@ -139,7 +145,7 @@ std::shared_ptr<const Node> read_data(const std::string& path, Diagnostics& faul
   struct stat info {};
   const bool there = stat(path.c_str(), &info) == 0;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (const auto found = files.find(path); there && found != files.end()) {
+  if (const auto found = files.find(name); there && found != files.end()) {
     const Kept& kept = found->second;
     if (kept.size == info.st_size && kept.changed.tv_sec == info.st_mtim.tv_sec &&
         kept.changed.tv_nsec == info.st_mtim.tv_nsec) {
@@ -147,9 +153,48 @@ std::shared_ptr<const Node> read_data(const std::string& path, Diagnostics& faul
     }
   }
   const std::size_t before = faults.size();
-  auto root = std::make_shared<const Node>(read_file(path, faults));
-  if (faults.size() == before) files[path] = {info.st_mtim, info.st_size, root};
+  auto root = std::make_shared<const Node>(read());
+  if (faults.size() == before) files[name] = {info.st_mtim, info.st_size, root};
   return root;
+}
+
+/// Of a map in lines its entries with one of `keys`, where each begins with its key; all of another
+/// text.
+std::string entries_of(const std::string& text, std::span<const std::string_view> keys) {
+  if (text.starts_with('{')) return text;
+  std::string out;
+  bool wanted = false;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    if (line.find_first_of(" -#\r\n") != 0) {
+      wanted = std::any_of(keys.begin(), keys.end(), [&](std::string_view key) {
+        return line.starts_with(key) && line.substr(key.size()).starts_with(':');
+      });
+    }
+    if (wanted) out += line;
+    at = end;
+  }
+  return out;
+}
+
+}  // namespace
+
+std::shared_ptr<const Node> read_data(const std::string& path, Diagnostics& faults) {
+  return kept_of(path, path, faults, [&] { return read_file(path, faults); });
+}
+
+std::shared_ptr<const Node> read_data_entries(const std::string& path,
+                                              std::initializer_list<std::string_view> keys,
+                                              Diagnostics& faults) {
+  std::string name = path;
+  for (const std::string_view key : keys) name.append("\n").append(key);
+  return kept_of(name, path, faults, [&] {
+    const SourcePtr whole = read_source(path);
+    const std::string part = entries_of(whole->text, {keys.begin(), keys.size()});
+    if (part.empty()) return read_text(whole, faults);
+    return read_text(std::make_shared<const Source>(Source{path, part}), faults);
+  });
 }
 
 }  // namespace shardfit::spec
