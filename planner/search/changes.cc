@@ -179,6 +179,9 @@ const Change& Changes::simulate(const std::vector<Step>& steps) {
 std::optional<std::int64_t> peak_of(const Lowering& lowering, TrainingJob job,
                                     const run::AllocatorSettings& allocator) {
   job.record_computes = false;
+  // Where nothing is shared, a third step holds what the second held.
+  const bool alone = !job.ddp && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.megatron;
+  if (alone && !job.titan) job.steps = std::min(job.steps, 2);
   const Program program = lowering.lower(in_short(std::move(job)));
   if (!countable(program)) return {};
   return run::rounded_peak(program, allocator);
