@@ -221,7 +221,8 @@ void budget(const Subject& s) {
 void needed(const Subject& s) {
   s.line("needed = " + exact(s.gpu.judgement.needed) +
          ": the least the allocator must be able to reserve for loading and three steps to run; 2 "
-         "MiB less ends in its error (found by bisection over replays). Allocated at the peak: " +
+         "MiB less ends in its error (found by replays on this card; where cached blocks are given "
+         "back, a smaller amount still may do). Allocated at the peak: " +
          exact(s.gpu.peak.allocated));
 }
 void headroom(const Subject& s) {
