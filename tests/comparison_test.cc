@@ -185,6 +185,19 @@ TEST_CASE("options of different jobs are not weighed against each other") {
   CHECK(plan["differences"][0].GetString() == std::string("sequence 128 and 256"));
 }
 
+TEST_CASE("the lowest rent of an epoch counts the hours of setting up, that of a sample does not") {
+  // A short epoch: the pair is cheaper a sample, but is paid for while it is set up.
+  const test::TemporaryFile prices(
+      "currency: USD\ndate: 2026-05-31\ngpu_hour: {h200: 2.3, b200: 1.2}\nsetup_hours: 5\n");
+  const std::string command = small + "--on h200 --on 2xb200 --prices " + prices.path;
+  CHECK(json_of(command)["recommendation"]["option"] == "2xb200");
+  const auto plan = json_of(command + " --samples 1000");
+  CHECK(plan["recommendation"]["option"] == "h200");
+  CHECK(
+      std::string(plan["recommendation"]["because"].GetString()).find("lowest rent of an epoch") !=
+      std::string::npos);
+}
+
 TEST_CASE("one card and a pair get the same global batch where nobody gives one") {
   const auto plan = json_of(small + "--on h200 --on 2xh200");
   CHECK(plan["differences"].Empty());

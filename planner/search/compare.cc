@@ -141,7 +141,12 @@ std::string answer_larger_batch(const Plan& plan) {
   return text;
 }
 
-/// What is to be small: rent a sample, else time a sample; empty where it is not known.
+/// What is to be small: rent of an epoch or a sample, else time a sample; empty where not known.
+std::optional<double> rent_an_epoch(const Option& option) {
+  if (!option.rent || !option.rent->epoch) return {};
+  const Money& epoch = option.rent->epoch->cost;
+  return (epoch.low + epoch.high) / 2;
+}
 std::optional<double> rent_a_sample(const Option& option) {
   if (!option.rent || !option.rent->step) return {};
   const Money& step = *option.rent->step;
@@ -178,6 +183,9 @@ Measure measure_of(const spec::PlanSpec& spec) {
   if (spec.objective && spec.objective->value == spec::Objective::memory) {
     return {needed, "the smallest memory"};
   }
+  // Options agree in samples where they are weighed; an epoch pays for setting up, too.
+  const bool epoch = spec.prices && spec.options.front().job.samples;
+  if (epoch) return {rent_an_epoch, "the lowest rent of an epoch"};
   if (spec.prices) return {rent_a_sample, "the lowest rent a sample"};
   return {seconds_a_sample, "the most samples a second; rent is not weighed without --prices"};
 }
@@ -186,6 +194,11 @@ std::string value_text(const Measure& measure, const Option& option) {
   if (measure.value == gpus) return "";
   if (measure.value == needed) {
     return format_bytes(Bytes(option.worst_gpu().judgement.needed)) + " needed";
+  }
+  if (measure.value == rent_an_epoch) {
+    const Money& epoch = option.rent->epoch->cost;
+    return format_number(epoch.low) + " to " + format_number(epoch.high) + " " +
+           option.rent->currency;
   }
   if (measure.value == rent_a_sample) {
     const auto samples = static_cast<double>(option.samples_per_step());
