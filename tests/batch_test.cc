@@ -13,6 +13,7 @@
 #include "search/largest.h"
 #include "spec/data_directory.h"
 #include "support.h"
+#include "text_test.h"
 
 using namespace shardfit;
 
@@ -82,6 +83,36 @@ TEST_CASE("each reported maximum fits by plan, and one step above it does not") 
     CHECK(table.cliff.front().words == "one sample more");
     CHECK(table.cliff.front().cell.verdict != search::Verdict::fits);
   }
+}
+
+TEST_CASE("what a table says is free is what is free on the fullest GPU, whichever that becomes") {
+  // Flat parameters are padded and the last unit's kept: GPU 0 overtakes the others as batches
+  // grow.
+  const std::string job =
+      "model: gpt2, framework: plain-pytorch, precision: bf16, parallel: fsdp1, sequence: 1000, "
+      "on: [4xa100-40]";
+  const search::Plan plan = planned(plan_of(job));
+  const search::BatchTable table = search::find_batches(plan.options.front(), {1000});
+  const search::BatchRow& row = table.rows.at(0);
+  REQUIRE(row.largest > 1);
+  const search::Plan asked =
+      planned(plan_of(job + ", micro-batch: " + std::to_string(row.largest)));
+  const search::BatchCell* cell = row.find(row.largest);
+  REQUIRE(cell);
+  CHECK(cell->headroom == asked.options.front().worst_gpu().judgement.headroom());
+}
+
+TEST_CASE("a table as JSON has the degrees of its way to share the job") {
+  const auto result = test::run_command(
+      "shardfit batch --model llama-3.2-1b --framework megatron --precision bf16-mixed --parallel "
+      "tensor --tp 2 --dp 2 --on 4xh200 --sequences 8192 --sequence 8192 --json");
+  const spec::Node tables = test::parse_node(result.out, "table.json");
+  REQUIRE(tables.children.size() == 1);
+  const spec::Node* degrees = tables.children.front().child("degrees");
+  REQUIRE(degrees);
+  CHECK(degrees->child("tp")->text == "2");
+  CHECK(degrees->child("dp")->text == "2");
+  CHECK(degrees->child("pp")->text == "1");
 }
 
 TEST_CASE("the largest number near a guess is the one that doubling finds, in few trials") {

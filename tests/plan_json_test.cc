@@ -124,10 +124,10 @@ void check_gpu(const Value& gpu, const std::string& verdict) {
   CHECK(number("requested_bytes") <= number("allocated_bytes"));
   CHECK(number("allocated_bytes") <= number("needed_bytes"));
   CHECK(number("allocated_bytes") <= number("reserved_bytes"));
-  CHECK(number("device_bytes") ==
-        number("reserved_bytes") + number("context_bytes") + number("exchange_bytes"));
-  CHECK(number("budget_bytes") ==
-        number("usable_bytes") - number("context_bytes") - number("exchange_bytes"));
+  CHECK(number("device_bytes") == number("reserved_bytes") + number("context_bytes") +
+                                      number("exchange_bytes") + number("stray_bytes"));
+  CHECK(number("budget_bytes") == number("usable_bytes") - number("context_bytes") -
+                                      number("exchange_bytes") - number("stray_bytes"));
   CHECK(number("headroom_bytes") == number("budget_bytes") - number("needed_bytes"));
   CHECK(gpu["interval_bytes"][0].GetInt64() < number("allocated_bytes"));
   CHECK(gpu["interval_bytes"][1].GetInt64() > number("allocated_bytes"));
@@ -172,6 +172,7 @@ TEST_CASE("plan.json follows its schema and its numbers add up, whether the job 
       "--framework plain-pytorch --precision bf16 --sequence 512 --on h200 --optimizer "
       "adamw-foreach --allocator expandable_segments:True",
       0, "fits");
+  check_plan("--precision bf16 --sequence 128 --on 2xb200 --stray-contexts yes", 0, "fits");
   // A search: with a price of memory, stopped, without anything that fits.
   check_plan(
       "--precision bf16 --sequence 8192 --global-batch 4 --micro-batch auto --recompute auto --on "

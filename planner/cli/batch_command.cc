@@ -171,6 +171,13 @@ void write_json(const Option& option, const BatchTable& table, Json& json) {
   json.String(option.spec->name.c_str());
   json.Key("parallel");
   json.String(search::name_of(option.parallel).c_str());
+  json.Key("degrees");
+  json.StartObject();
+  for (const auto& [name, degree] : report::degrees_of(option.parallel, option.split)) {
+    json.Key(name);
+    json.Int64(degree);
+  }
+  json.EndObject();
   json.Key("rows");
   json.StartArray();
   for (const BatchRow& row : table.rows) {
@@ -279,7 +286,7 @@ std::vector<std::int64_t> rows_of(const Option& option, const std::vector<Length
 
 namespace {
 
-/// Words of a plan that a table of batches has no use for.
+/// Words of a plan's file that a table of batches has no use for.
 void refuse_words(const spec::PlanSpec& spec, Diagnostics& faults) {
   const char* note = "leave it out: the table shows the largest micro-batch of every sequence";
   if (spec.objective) faults.error(spec.objective->where, "'batch' takes no objective", {note});

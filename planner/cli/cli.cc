@@ -3,8 +3,12 @@
 #include "cli/cli.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <ostream>
+#include <span>
+#include <sstream>
 
 #include "base/diagnostic.h"
 #include "base/units.h"
@@ -54,6 +58,12 @@ class WrappedHelp : public CLI::Formatter {
   WrappedHelp() { column_width(help_column); }
   std::string make_option_desc(const CLI::Option* option) const override {
     return wrapped(option->get_description());
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::stringstream out;
+    CLI::detail::format_help(out, command->get_name(), wrapped(command->get_description()),
+                             help_column);
+    return out.str();
   }
 };
 
@@ -134,14 +144,15 @@ CLI::App* add_command(CLI::App& app, Request& request, const char* name, const c
   return added;
 }
 
-/// Plan files and the keys of a job.
-void add_job(CLI::App& command, Request& request) {
+/// Plan files and the keys of a job, but for those of `left_out`.
+void add_job(CLI::App& command, Request& request, std::span<const std::string_view> left_out = {}) {
   command
       .add_option(
           "FILE", request.files,
           "plan files (plan.yaml), later ones winning over earlier; or a model's config.json")
       ->type_name("");
   for (const spec::JobKey& key : spec::job_keys()) {
+    if (std::find(left_out.begin(), left_out.end(), key.name) != left_out.end()) continue;
     // The values are read from CommandLine, which knows their places.
     CLI::Option* option = command.add_option_function<std::vector<std::string>>(
         "--" + key.name, [](const std::vector<std::string>&) {}, key.help);
@@ -154,7 +165,10 @@ void add_batch(CLI::App& app, Request& request) {
   CLI::App* batch =
       add_command(app, request, "batch",
                   "The largest micro-batch by sequence, and the longest sequence", run_batch);
-  add_job(*batch, request);
+  // What compares options or prices them has no place in a table of batches.
+  constexpr std::array<std::string_view, 5> of_plan{"samples", "prices", "imbalance", "hypothesis",
+                                                    "objective"};
+  add_job(*batch, request, of_plan);
   batch
       ->add_option_function<std::vector<std::string>>(
           "--sequences", [](const std::vector<std::string>&) {},
@@ -362,7 +376,12 @@ void check_words(const CLI::App& app, const CommandLine& line) {
     where.length = word.size();
     std::vector<std::string> notes;
     const std::string near = closest(word, known);
-    if (!near.empty()) notes.push_back("did you mean '" + near + "'?");
+    for (const CLI::App* other : app.get_subcommands({})) {
+      if (command == &app || other == command || !other->get_option_no_throw(word)) continue;
+      notes.push_back("'" + other->get_name() + "' takes it, '" + command->get_name() +
+                      "' has no use for it");
+    }
+    if (notes.empty() && !near.empty()) notes.push_back("did you mean '" + near + "'?");
     notes.push_back("shardfit " + (command == &app ? "" : command->get_name() + " ") +
                     "--help lists them all");
     faults.error(where, "unknown option " + shardfit::quoted(word), std::move(notes));

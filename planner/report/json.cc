@@ -145,6 +145,8 @@ void write_gpu(JsonWriter& json, const Gpu& gpu) {
     json.pair("context_interval_bytes", gpu.card.context.low, gpu.card.context.high);
     json.number("exchange_bytes", gpu.card.exchange.bytes());
     json.pair("exchange_interval_bytes", gpu.card.exchange.low, gpu.card.exchange.high);
+    json.number("stray_bytes", gpu.card.stray.bytes());
+    json.pair("stray_interval_bytes", gpu.card.stray.low, gpu.card.stray.high);
     json.number("budget_bytes", judged.budget);
     json.number("requested_bytes", gpu.peak.requested);
     json.number("allocated_bytes", gpu.peak.allocated);
@@ -176,17 +178,9 @@ void write_gpu(JsonWriter& json, const Gpu& gpu) {
 }
 
 void write_degrees(JsonWriter& json, spec::Parallel parallel, const spec::Split& split) {
-  using spec::Parallel;
-  const bool splits_states = parallel == Parallel::zero2 || parallel == Parallel::zero3 ||
-                             parallel == Parallel::fsdp1 || parallel == Parallel::fsdp2;
   json.key("degrees");
   json.object([&] {
-    json.number("dp", splits_states ? 1 : split.data);
-    json.number("fsdp", splits_states ? split.data : 1);
-    json.number("tp", split.tensor);
-    json.number("pp", split.pipeline);
-    json.number("cp", split.context);
-    json.number("ep", 1);
+    for (const auto& [name, degree] : degrees_of(parallel, split)) json.number(name, degree);
   });
 }
 

@@ -171,6 +171,19 @@ std::string memory_picture(const search::Option& option, const TableStyle& style
   return out + phase_lines(curve.phase);
 }
 
+std::vector<std::pair<const char*, std::int64_t>> degrees_of(spec::Parallel parallel,
+                                                             const spec::Split& split) {
+  using spec::Parallel;
+  const bool splits_states = parallel == Parallel::zero2 || parallel == Parallel::zero3 ||
+                             parallel == Parallel::fsdp1 || parallel == Parallel::fsdp2;
+  return {{"dp", splits_states ? 1 : split.data},
+          {"fsdp", splits_states ? split.data : 1},
+          {"tp", split.tensor},
+          {"pp", split.pipeline},
+          {"cp", split.context},
+          {"ep", 1}};
+}
+
 std::vector<JobWord> job_words(const search::Option& option) {
   const spec::JobSpec& job = option.spec->job;
   const spec::Recompute& recompute = job.recompute.value;

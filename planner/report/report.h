@@ -4,6 +4,7 @@
 #include <iosfwd>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "search/plan.h"
@@ -78,6 +79,10 @@ std::string timeline_picture(const search::Option& option, const TableStyle& sty
 /// What a search found, a sentence a line: its extent, the best of each objective, what more memory
 /// would bring.
 std::vector<std::string> search_lines(const search::SearchResult& result);
+
+/// Degrees of a way to share a job, by their words: "dp", "fsdp", "tp", ...
+std::vector<std::pair<const char*, std::int64_t>> degrees_of(spec::Parallel parallel,
+                                                             const spec::Split& split);
 
 /// The words of a job, by their keys with underscores; integers as digits.
 struct JobWord {

@@ -7,6 +7,7 @@
 #include "base/format.h"
 #include "search/largest.h"
 #include "search/long_steps.h"
+#include "search/sharing.h"
 
 namespace shardfit::search {
 namespace {
@@ -24,10 +25,28 @@ constexpr double beyond_budget = 1.1;
 /// So many take half a second and more.
 constexpr double slow_instructions = 1'000'000;
 
+/// One GPU of those that need the same at the job's own batch, since they hold equal shares; the
+/// fullest first.
+std::vector<const Gpu*> different_gpus(const Option& option) {
+  std::vector<const Gpu*> all{&option.worst_gpu()};
+  for (const Gpu& gpu : option.gpus) {
+    const bool known = std::any_of(all.begin(), all.end(), [&](const Gpu* other) {
+      const Judgement &a = gpu.judgement, &b = other->judgement;
+      return a.budget == b.budget && a.needed == b.needed &&
+             a.unlimited.allocated_peak == b.unlimited.allocated_peak &&
+             a.unlimited.reserved_peak == b.unlimited.reserved_peak &&
+             gpu.program->instructions.size() == other->program->instructions.size();
+    });
+    if (!known) all.push_back(&gpu);
+  }
+  return all;
+}
+
 /// The jobs of one option.
 class Search {
  public:
   Search(const Option& option, const StopCheck* stop) : option_(option), stop_(stop) {
+    gpus_ = different_gpus(option);
     const spec::JobSpec& job = option.spec->job;
     if (!job.global_batch) return;
     const spec::Batch& batch = option.job.batch;
@@ -52,14 +71,15 @@ class Search {
   /// `change`, where given, alters the job before it is lowered.
   BatchCell judge_job(std::int64_t micro_batch, std::int64_t sequence,
                       const std::function<void(program::TrainingJob&)>& change = {}) const {
-    program::TrainingJob job = option_.job.job;
-    job.stop = stop_;
-    job.sequence = sequence;
-    job.micro_batch = micro_batch;
-    job.equal_passes = program::EqualPasses::leave;
-    if (!divisors_.empty()) job.accumulation = divisors_.back() / micro_batch;
-    job = few_of(std::move(job));
-    if (change) change(job);
+    program::TrainingJob whole = option_.whole;
+    whole.stop = stop_;
+    whole.sequence = sequence;
+    whole.micro_batch = micro_batch;
+    whole.equal_passes = program::EqualPasses::leave;
+    whole.accumulation =
+        divisors_.empty() ? option_.job.job.accumulation : divisors_.back() / micro_batch;
+    whole = few_of(std::move(whole));
+    if (change) change(whole);
     BatchCell cell{micro_batch, sequence, Verdict::does_not_fit, "", "", {}};
     const bool own = !change && divisors_.empty();
     const double least = own && is_slow(sequence) ? bytes_at_least(micro_batch, sequence) : 0;
@@ -69,18 +89,13 @@ class Search {
       return cell;
     }
     try {
-      const Program program = option_.lowering->lower(job);
-      const Judgement judgement = judge(program, option_.worst_gpu().card, option_.job.allocator,
-                                        option_.accuracy, Find::all, stop_);
+      Known known{micro_batch, sequence, 0, 0};
+      const Judgement judgement = judge_fullest(whole, known);
       cell.verdict = judgement.verdict;
       cell.reason = judgement.reason;
       cell.phase = phase_of(judgement);
       if (!judgement.beyond_count) cell.headroom = judgement.headroom();
-      if (own) {
-        known_.push_back({micro_batch, sequence,
-                          static_cast<double>(judgement.unlimited.allocated_peak),
-                          static_cast<double>(program.instructions.size())});
-      }
+      if (own) known_.push_back(known);
     } catch (const OverflowError&) {
       cell.reason = "more than 8 EiB";
     }
@@ -115,6 +130,32 @@ class Search {
   }
 
  private:
+  struct Known {
+    std::int64_t micro_batch, sequence;
+    double bytes, instructions;  // the most of any GPU
+  };
+
+  /// Of the GPU that decides: which one that is may change with the batch. Those after the first
+  /// that does not fit are left out.
+  Judgement judge_fullest(const program::TrainingJob& whole, Known& most) const {
+    std::optional<Judgement> worst;
+    for (const Gpu* gpu : gpus_) {
+      const Program program = option_.lowering->lower(
+          job_of_rank(whole, option_.parallel, option_.spec->cluster.count, gpu->rank));
+      Judgement judgement =
+          judge(program, gpu->card, option_.job.allocator, option_.accuracy, Find::all, stop_);
+      most.bytes = std::max(most.bytes, static_cast<double>(judgement.unlimited.allocated_peak));
+      most.instructions =
+          std::max(most.instructions, static_cast<double>(program.instructions.size()));
+      const bool decides =
+          !worst || judgement.verdict > worst->verdict ||
+          (judgement.verdict == worst->verdict && judgement.headroom() < worst->headroom());
+      if (decides) worst = std::move(judgement);
+      if (worst->verdict == Verdict::does_not_fit) break;
+    }
+    return *std::move(worst);
+  }
+
   double budget() const { return static_cast<double>(option_.worst_gpu().judgement.budget); }
   static std::string phase_of(const Judgement& judgement) {
     if (judgement.limited.failure) return judgement.limited.failure->phase;
@@ -124,11 +165,6 @@ class Search {
                          [](const auto& a, const auto& b) { return a.allocated < b.allocated; });
     return most == phases.end() ? "" : most->name;
   }
-
-  struct Known {
-    std::int64_t micro_batch, sequence;
-    double bytes, instructions;
-  };
 
   /// Peaks are the highest of many sums, each of which grows at least evenly with the samples and
   /// with their length: convex, from what is there without any tokens, which is less than the
@@ -153,6 +189,7 @@ class Search {
 
   const Option& option_;
   const StopCheck* stop_;
+  std::vector<const Gpu*> gpus_;  // that differ in memory, the fullest first
   mutable std::vector<Known> known_;
   std::vector<std::int64_t> divisors_;
 };
