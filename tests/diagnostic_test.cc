@@ -27,6 +27,15 @@ const std::vector<std::string> keys{"head_dim", "heads", "hidden", "kv_heads"};
 
 }  // namespace
 
+TEST_CASE("half a name is taken for the first that goes on from it") {
+  const std::vector<std::string> cards{"a100-40", "h100-pcie", "h100-sxm", "h200"};
+  CHECK(closest("h100", cards) == "h100-pcie");
+  CHECK(closest("h20", cards) == "h200");
+  const std::vector<std::string> optimizers{"sgd", "adamw-fused", "adamw-foreach"};
+  CHECK(closest("adam", optimizers) == "adamw-fused");
+  CHECK(closest("ad", optimizers).empty());
+}
+
 TEST_CASE("a fault shows place, line, caret and what to do") {
   const SourcePtr text = source("a: 1\n\n    hiden: 4096\n");
   const Diagnostic fault{find(text, "hiden"), "unknown key 'hiden' in operator 'attention'",

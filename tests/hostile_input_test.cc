@@ -1,5 +1,6 @@
 // What no file should hold: each a located error, never a crash, a hang or a wrong value.
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <random>
@@ -52,6 +53,17 @@ TEST_CASE("missing, empty and blank files, directories and binary files are name
     CHECK(file_faults(test::TemporaryFile(bad).path).find("not UTF-8") != std::string::npos);
   }
   CHECK(file_faults("/dev/zero").find("is larger than 32.0 MiB") != std::string::npos);
+}
+
+TEST_CASE("a pipe's text may be asked for more than once") {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const std::string text = "model: tiny\n";
+  REQUIRE(write(ends[1], text.data(), text.size()) == static_cast<ssize_t>(text.size()));
+  close(ends[1]);
+  const std::string path = "/dev/fd/" + std::to_string(ends[0]);
+  for (int time = 0; time < 2; ++time) CHECK(spec::read_source(path)->text == text);
+  close(ends[0]);
 }
 
 TEST_CASE("a file of 100 MB is refused by its size, unread") {

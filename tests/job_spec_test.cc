@@ -232,6 +232,20 @@ TEST_CASE("every wrong word of a job is reported with its place, all at once") {
   CHECK(shown.find("'lorra'") == shown.rfind("unknown value 'lorra'") + 14);
 }
 
+TEST_CASE("a switch takes yes and no, and true and false as YAML and JSON write them") {
+  for (const char* value : {"no", "false", "'false'", "False"}) {
+    CAPTURE(value);
+    const test::TemporaryFile file("model: x\noptions: [{on: 2xh200, peer-access: " +
+                                       std::string(value) + ", sequence-parallel: true}]\n",
+                                   "plan.yaml");
+    const JobSpec job = plan({}, {file.path}).options.at(0).job;
+    REQUIRE(job.peer_access);
+    CHECK_FALSE(job.peer_access->value);
+    REQUIRE(job.sequence_parallel);
+    CHECK(job.sequence_parallel->value);
+  }
+}
+
 TEST_CASE("what a plan lacks is said") {
   CHECK(plan_faults({{"on", "h200"}}).find("no model is given") != std::string::npos);
   CHECK(plan_faults({{"model", "m"}}).find("no device is given") != std::string::npos);

@@ -216,7 +216,14 @@ std::size_t common_start(std::string_view a, std::string_view b) {
 std::string closest(std::string_view word, std::span<const std::string> candidates) {
   constexpr std::size_t longest_word = 64;  // nothing longer is a slip of the finger
   if (word.empty() || word.size() > longest_word) return "";
+  constexpr std::size_t least_start = 3;
   const std::string target = folded(word);
+  // A name's first part: 'h100' means one such as 'h100-sxm', not 'h200'.
+  for (const std::string& candidate : candidates) {
+    if (target.size() >= least_start && folded(candidate).starts_with(target + "_")) {
+      return candidate;
+    }
+  }
   std::string best;
   std::size_t best_distance = std::max<std::size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
@@ -229,6 +236,12 @@ std::string closest(std::string_view word, std::span<const std::string> candidat
     const bool nearer = begins > best_begins || (begins == best_begins && as_long);
     if (distance < best_distance || (distance == best_distance && !best.empty() && nearer)) {
       best_distance = distance;
+      best = candidate;
+    }
+  }
+  // Half a name of some length: 'adam' means 'adamw-fused', the first that goes on from it.
+  for (const std::string& candidate : candidates) {
+    if (best.empty() && target.size() >= least_start && folded(candidate).starts_with(target)) {
       best = candidate;
     }
   }

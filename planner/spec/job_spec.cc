@@ -49,13 +49,8 @@ class JobReader {
     job_.allocator = text("allocator");
     read_lora();
     read_parallel();
-    static const std::vector<std::string> yes_no{"yes", "no", "true", "false"};
-    if (const auto peer = map_.choice("peer-access", yes_no)) {
-      job_.peer_access = Setting<bool>{peer->value % 2 == 0, peer->where, ""};
-    }
-    if (const auto stray = map_.choice("stray-contexts", yes_no)) {
-      job_.stray_contexts = Setting<bool>{stray->value % 2 == 0, stray->where, ""};
-    }
+    job_.peer_access = switched("peer-access");
+    job_.stray_contexts = switched("stray-contexts");
     job_.host_links = host_links();
     Degrees& degrees = job_.degrees;
     degrees.dp = integer("dp", {1, most_gpus});
@@ -66,9 +61,7 @@ class JobReader {
     degrees.ep = integer("ep", {1, most_gpus});
     job_.schedule = optional_choice<Schedule>("schedule", schedule_names());
     job_.stage_layers = stage_layers();
-    if (const auto sequence = map_.choice("sequence-parallel", yes_no)) {
-      job_.sequence_parallel = Setting<bool>{sequence->value % 2 == 0, sequence->where, ""};
-    }
+    job_.sequence_parallel = switched("sequence-parallel");
     map_.finish();
   }
 
@@ -117,6 +110,19 @@ class JobReader {
     if (auto found = optional_choice<E>(key, names)) return *std::move(found);
     assume(key, names.front(), the_default);
     return {E{}, {}, the_default};
+  }
+
+  /// A word, or true and false as YAML and JSON have them.
+  std::optional<Setting<bool>> switched(const char* key) {
+    static const std::vector<std::string> words{"yes", "no", "true", "false"};
+    const Node* node = map_.find(key);
+    const bool boolean = node && node->kind == Kind::boolean && !node->untyped;
+    if (const auto found = boolean ? map_.boolean(key) : std::nullopt) {
+      return Setting<bool>{found->value, found->where, ""};
+    }
+    const auto found = boolean ? std::nullopt : map_.choice(key, words);
+    if (!found) return {};
+    return Setting<bool>{found->value % 2 == 0, found->where, ""};
   }
 
   void read_micro_batch() {

@@ -86,6 +86,39 @@ std::string join_on(const std::vector<Node>& options) {
   return join(names);
 }
 
+/// Files of other programs that are no plan, by a key that only they have.
+struct OtherFile {
+  const char* key;
+  const char* what;
+  const char* instead;
+};
+constexpr OtherFile other_files[] = {
+    {"zero-optimization", "a configuration of DeepSpeed",
+     "give its words as options: --framework deepspeed --parallel zero1, zero2 or zero3, "
+     "--precision, --micro-batch, --accumulation; the model with --model"},
+    {"distributed-type", "a configuration of accelerate",
+     "give its words as options: --parallel ddp or fsdp2, --precision, and COUNTx before the "
+     "device of --on; the model with --model"},
+    {"base-model", "a configuration of axolotl",
+     "give its words as options: --task, --precision, --micro-batch, --accumulation, --sequence; "
+     "the model's config.json with --model"},
+    {"model-name-or-path", "a configuration of LLaMA-Factory",
+     "give its words as options: --task, --precision, --micro-batch, --accumulation, --sequence; "
+     "the model's config.json with --model"},
+    {"weight-map", "an index of safetensors", "give the config.json beside it"},
+};
+
+void refuse_other_files(const Node& root) {
+  if (root.child("architectures")) return;  // a model's config.json, whatever else it says
+  for (const OtherFile& other : other_files) {
+    const Node* key = root.child(other.key);
+    if (!key) continue;
+    throw InputError(key->key_where,
+                     std::string("this file is ") + other.what + ", which is not read",
+                     {other.instead});
+  }
+}
+
 /// One plan file apart: the job's keys, the plan's own, and the list of options.
 struct Layer {
   Node job;
@@ -101,6 +134,7 @@ Layer read_layer(const std::string& path, Diagnostics& faults) {
   const Node root = with_dashes(file, faults);
   if (!as_map(root, "the plan", faults)) faults.throw_if_any();  // nothing more can be found
   Layer layer{empty_map(root.where), empty_map(root.where), {}, false, false};
+  refuse_other_files(root);
   // A model's config.json, or a graph of operators, in place of a plan.
   if (root.child("model-type") || root.child("architectures") || is_graph(root)) {
     Node model = word(path, root.where);

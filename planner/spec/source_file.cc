@@ -10,7 +10,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <tuple>
 
 #include "base/format.h"
 #include "base/utf8.h"
@@ -40,6 +42,30 @@ std::FILE* open_pipe(const std::string& path) {
   return fdopen(descriptor, "rb");
 }
 
+/// What a pipe held: it can be read once, while a file may be asked for as a plan and then as the
+/// model it turns out to be. Kept for the process, by the pipe's own number.
+class Pipes {
+ public:
+  static Pipes& all() {
+    static auto& pipes = *new Pipes;  // never taken down
+    return pipes;
+  }
+  std::optional<std::string> find(const std::string& path, const struct stat& info) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const auto known = texts_.find({path, info.st_dev, info.st_ino});
+    if (known == texts_.end()) return {};
+    return known->second;
+  }
+  void keep(const std::string& path, const struct stat& info, const std::string& text) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    texts_[{path, info.st_dev, info.st_ino}] = text;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::tuple<std::string, dev_t, ino_t>, std::string> texts_;
+};
+
 /// Reads up to `most` bytes and one more, so that pipes and endless devices are bounded as well.
 std::string slurp(const std::string& path, std::size_t most) {
   struct stat info {};
@@ -59,6 +85,9 @@ std::string slurp(const std::string& path, std::size_t most) {
   if (S_ISREG(info.st_mode) && static_cast<std::uintmax_t>(info.st_size) > most) {
     refuse(path, too_large);
   }
+  if (S_ISFIFO(info.st_mode)) {
+    if (auto known = Pipes::all().find(path, info)) return *std::move(known);
+  }
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(
       S_ISFIFO(info.st_mode) ? open_pipe(path) : std::fopen(path.c_str(), "rb"), std::fclose);
   if (!file) refuse(path, std::string("cannot be read: ") + std::strerror(errno));
@@ -74,6 +103,7 @@ std::string slurp(const std::string& path, std::size_t most) {
     if (got < piece) break;
   }
   if (std::ferror(file.get())) refuse(path, "cannot be read");
+  if (S_ISFIFO(info.st_mode)) Pipes::all().keep(path, info, text);
   return text;
 }
 
