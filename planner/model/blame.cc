@@ -108,6 +108,14 @@ const Node* number_behind(const Location& expression, const std::string& message
   return nullptr;
 }
 
+const Node* missing_size(const FamilySpec& family, const ModelSpec& model) {
+  for (const DimensionSpec& d : family.dimensions) {
+    const Node* given = d.fallback || d.may_be_none ? nullptr : find_number(model.numbers, d);
+    if (given && given->text == "0") return given;
+  }
+  return nullptr;
+}
+
 const Node* absurd_number(const ModelSpec& model) {
   constexpr std::int64_t largest_model = 10'000'000;  // vocabularies stay below a million
   const Node* largest = nullptr;

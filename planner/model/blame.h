@@ -23,6 +23,10 @@ const spec::Node* number_in(const spec::Expr& expression, const spec::FamilySpec
 const spec::Node* number_behind(const Location& expression, const std::string& message,
                                 const spec::FamilySpec& family, const spec::ModelSpec& model);
 
+/// The first size that every model of the family has to give and that the model's file gives as 0;
+/// else null.
+const spec::Node* missing_size(const spec::FamilySpec& family, const spec::ModelSpec& model);
+
 /// The largest whole number of the model's file where it is larger than any model's; else null.
 const spec::Node* absurd_number(const spec::ModelSpec& model);
 

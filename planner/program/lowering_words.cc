@@ -105,7 +105,13 @@ void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
     throw InputError(known ? error.where : spec::place_of_operator(*model.graph, error.path), text);
   }
   const spec::Node* number = model::number_behind(error.where, error.what(), family, model);
-  if (!number || !error.where.known()) throw InputError(error.where, text);
+  if (!number) number = model::missing_size(family, model);
+  if (!number || !error.where.known()) {
+    const std::string type = model.model_type.empty() ? "" : " (" + model.model_type + ")";
+    std::vector<std::string> notes;
+    if (error.where.known()) notes = {"the family's expression:", error.where.text()};
+    throw InputError(model.where, quoted(model.name) + type + ": " + text, std::move(notes));
+  }
   throw InputError(number->where, quoted(number->key) + ": " + text,
                    {"the family's expression:", error.where.text()});
 }
