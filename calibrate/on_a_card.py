@@ -47,7 +47,7 @@ def jobs_of(arguments, devices):
     files = sorted(glob.glob(os.path.join(JOBS, "*.yaml")))
     if devices >= 2:
         files += sorted(glob.glob(os.path.join(JOBS, "pair", "*.yaml")))
-    found = [(os.path.splitext(os.path.basename(f))[0], f, 2 if os.sep + "pair" + os.sep in f else 1)
+    found = [(os.path.splitext(os.path.basename(f))[0], f, 2 if os.path.basename(os.path.dirname(f)) == "pair" else 1)
              for f in files]
     unknown = set(arguments.jobs) - {name for name, _, _ in found}
     if unknown:

@@ -152,6 +152,20 @@ TEST_CASE("the curve of a step reaches the step's peak") {
   CHECK(*std::max_element(curve.allocated.begin(), curve.allocated.end()) == result.allocated_peak);
 }
 
+TEST_CASE("the curve of a step is no wider than asked, however many phases it has") {
+  const Program program = small_program();
+  const run::RunResult result = run::run_program(program, {});
+  for (const int columns : {1, 2, 3, 5, 8, 13, 20, 66}) {
+    CAPTURE(columns);
+    const run::Curve curve = run::memory_curve(program, result, 1, columns);
+    REQUIRE(!curve.allocated.empty());
+    CHECK(curve.allocated.size() == curve.phase.size());
+    CHECK(curve.allocated.size() <= static_cast<std::size_t>(columns));
+    CHECK(*std::max_element(curve.allocated.begin(), curve.allocated.end()) ==
+          result.allocated_peak);
+  }
+}
+
 TEST_CASE("every framework with a profile has an interval of some width for every task") {
   for (const char* framework : {"plain-pytorch", "hf-trainer", "nobody"}) {
     const search::Accuracy accuracy = search::accuracy_of(framework, "full");

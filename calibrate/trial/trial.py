@@ -257,7 +257,11 @@ def main():
         sys.exit("this script knows plain-pytorch and hf-trainer, not " + job["framework"])
     if job.get("allocator"):
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", job["allocator"])
-    import torch
+    try:
+        import torch
+    except ImportError as fault:
+        print(f"this needs PyTorch, which this Python has not: {fault}", file=sys.stderr)
+        sys.exit(2)
 
     rank, ranks = begin_ranks(option, torch)
     if arguments.no_cudnn_attention:

@@ -147,10 +147,10 @@ class Table {
     lines.append(name.size() > width ? width : width - name.size(), ' ');
   }
 
-  std::vector<std::size_t> widths_;  // of the cells
-  std::size_t longest_ = 0;          // name
-  std::size_t column_ = 0;           // of the next cell
-  std::string text_;                 // names and cells, row by row
+  std::vector<std::size_t> widths_;     // of the cells
+  std::size_t longest_ = 0;             // name
+  std::size_t column_ = 0;              // of the next cell
+  std::string text_;                    // names and cells, row by row
   std::vector<std::uint32_t> lengths_;  // of each in the text
 };
 
@@ -235,13 +235,16 @@ void print_table(const ModelGraph& graph, const program::Lowering& lowering,
   }
   rows.add("total", graph.total);
   table.print(out);
-  const auto tokens = static_cast<double>(job.micro_batch) * static_cast<double>(job.sequence);
+  // A network with a batch of its own need not read tokens.
+  const bool reads_tokens = !lowering.family().own_batch && !model.graph;
+  const double parts =
+      static_cast<double>(job.micro_batch) * (reads_tokens ? static_cast<double>(job.sequence) : 1);
   out << "\n";
   if (repeated)
     out << "A row 'x n' is n equal layers with the numbers of one; the total has all.\n";
   out << "Saved for backward: " << format_bytes(Bytes(graph.total.saved_bytes)) << ", about "
-      << format_count(std::llround(static_cast<double>(graph.total.activation_bytes()) / tokens))
-      << " bytes a token";
+      << format_count(std::llround(static_cast<double>(graph.total.activation_bytes()) / parts))
+      << " bytes a " << (reads_tokens ? "token" : "sample");
   if (graph.total.weight_copy_bytes > 0) {
     out << "\nand " << format_bytes(Bytes(graph.total.weight_copy_bytes)) << " of weight copies";
   }
@@ -308,6 +311,10 @@ void print_dot(const ModelGraph& graph, const std::string& path, std::ostream& o
 
 int graph_command(const GraphOptions& options, std::ostream& out, std::ostream&) {
   if (options.kinds) {
+    if (options.json) {
+      throw InputError(whole_file("command line"), "--kinds is text alone, it has no --json",
+                       {"leave one of them out"});
+    }
     print_kinds(out);
     return 0;
   }

@@ -65,7 +65,7 @@ std::string verdict(const PartitionAnswer& a) {
 std::string effort(const PartitionAnswer& a) {
   const partition::Certificate& c = a.certificate;
   std::string text = "bound: " + c.bound;
-  if (c.ideals > 0) text += ", " + format_count(c.ideals) + " ideals";
+  if (c.ideals > 0) text += ", " + format_count(c.ideals) + (c.ideals == 1 ? " ideal" : " ideals");
   if (c.pairs > 0) text += ", " + format_count(c.pairs) + " pairs";
   if (c.steps > 0) text += ", " + format_count(c.steps) + " steps";
   return text + "; " + format_seconds(Seconds(a.cpu_seconds)) + " of CPU time after reading";

@@ -243,7 +243,7 @@ class TableWriter {
         "handed out at the peak; " + size(judged.low) + " to " + size(judged.high));
     row("reserved", judged.unlimited.reserved_peak,
         "taken by the allocator where nothing limits it");
-    row("device", gpu.device_bytes(), "with all outside the allocator, as nvidia-smi shows it");
+    row("device", gpu.device_bytes(), "with all outside the allocator, as in nvidia-smi");
     row("needed", judged.needed, "the least the allocator must be able to reserve");
     row("usable", gpu.card.usable,
         std::string("what the runtime reports as total (") +

@@ -68,10 +68,11 @@ std::string timeline_picture(const search::Option& option, const TableStyle& sty
     add(row, event.start, event.end, column);
   }
   const bool short_of = option.timing && result.step_seconds < option.timing->step_seconds / 2;
-  std::string out = "\n  the " +
-                    std::string(short_of ? "passes that are run of a step, " : "steady step of ") +
-                    format_seconds(Seconds{result.step_seconds}) + (alike ? " of every rank" : "") +
-                    ", by stream (shade: busy time)\n";
+  const std::string what = short_of ? "the passes that are run of a step, " : "the steady step of ";
+  std::string out =
+      "\n  " + wrapped(what + format_seconds(Seconds{result.step_seconds}) +
+                           (alike ? " of every rank" : "") + ", by stream (shade: busy time)",
+                       4, 2);
   for (const auto& [line, row] : rows) {
     const std::string& name = names[line];
     out += "  " + name + std::string(width - name.size(), ' ') + "|" +

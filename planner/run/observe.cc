@@ -91,7 +91,8 @@ class Capacities {
   /// Of the card, while it has so much beside its context; of a larger one with the same context.
   std::int64_t total_at(std::int64_t capacity) const {
     const std::int64_t least = capacity + limits_.context;
-    return limits_.total == CachingAllocator::largest_total ? least : std::max(least, limits_.total);
+    return limits_.total == CachingAllocator::largest_total ? least
+                                                            : std::max(least, limits_.total);
   }
   bool does(bool ends, std::int64_t retries) const {
     return ends && (!without_retry_ || retries == 0);
@@ -110,7 +111,9 @@ class Capacities {
       }
     }
     return {std::make_unique<CachingAllocator>(total, context, limits_.settings),
-            Placement(program_), 0, {}};
+            Placement(program_),
+            0,
+            {}};
   }
 
   /// To the program's end, or false.
@@ -189,13 +192,36 @@ Census live_after(const Program& program, const RunResult& run, std::int64_t ins
   return census;
 }
 
+namespace {
+
+/// Where a phase of a step ends, counted in values, and its name.
+using PhaseEnd = std::pair<std::size_t, std::string>;
+
+/// Columns of as many values each, named after the phase each begins in.
+Curve even_columns(const std::vector<std::int64_t>& values, const std::vector<PhaseEnd>& ends,
+                   std::size_t width) {
+  Curve curve;
+  const std::size_t n = values.size();
+  std::size_t phase = 0;
+  for (std::size_t column = 0, columns = std::min(width, n); column < columns; ++column) {
+    const std::size_t from = column * n / columns, to = (column + 1) * n / columns;
+    while (ends[phase].first <= from) ++phase;
+    curve.allocated.push_back(*std::max_element(values.begin() + static_cast<std::ptrdiff_t>(from),
+                                                values.begin() + static_cast<std::ptrdiff_t>(to)));
+    curve.phase.push_back(ends[phase].second);
+  }
+  return curve;
+}
+
+}  // namespace
+
 Curve memory_curve(const Program& program, const RunResult& run, int step, int columns) {
   assert(columns > 0);
   const auto block = [&](std::uint32_t id) {
     return FreeBlocks::unit * static_cast<std::int64_t>((*run.block_units)[id]);
   };
   std::vector<std::int64_t> values;  // one an instruction of the step
-  std::vector<std::pair<std::size_t, std::string>> ends;
+  std::vector<PhaseEnd> ends;
   int current = 0;
   std::int64_t allocated = 0;
   for (const Instruction& instruction : program.instructions) {
@@ -212,13 +238,33 @@ Curve memory_curve(const Program& program, const RunResult& run, int step, int c
   }
   if (ends.empty() || ends.back().first < values.size())
     ends.emplace_back(values.size(), ends.empty() ? "step" : ends.back().second);
-  Curve curve;
   const std::size_t n = values.size();
   const auto width = static_cast<std::size_t>(columns);
-  std::size_t from = 0;
+  if (ends.size() > width / 4) return even_columns(values, ends, width);
+  // A phase of less than two columns has one, however short it is; the long ones share the others.
+  std::size_t short_phases = 0, long_values = 0, begins = 0;
+  const auto is_short = [&](std::size_t length) { return length * width < 2 * n; };
+  for (const PhaseEnd& one : ends) {
+    const std::size_t length = one.first - begins;
+    if (is_short(length)) {
+      ++short_phases;
+    } else {
+      long_values += length;
+    }
+    begins = one.first;
+  }
+  Curve curve;
+  std::size_t from = 0, shorts_before = 0, longs_before = 0;
   for (std::size_t phase = 0; phase < ends.size() && n > 0; ++phase) {
     const std::size_t end = ends[phase].first;
-    const std::size_t last = std::max(curve.allocated.size() + 1, end * width / n);
+    if (is_short(end - from)) {
+      ++shorts_before;
+    } else {
+      longs_before += end - from;
+    }
+    const std::size_t of_long =
+        long_values == 0 ? 0 : longs_before * (width - short_phases) / long_values;
+    const std::size_t last = std::max(curve.allocated.size() + 1, shorts_before + of_long);
     if (end == from && from > 0) {  // it allocates and frees nothing
       curve.allocated.push_back(values[from - 1]);
       curve.phase.push_back(ends[phase].second);
