@@ -171,6 +171,8 @@ class CachingAllocator {
   /// With any of these every call so far would have gone the same way. Empty where settings count
   /// in shares of the total.
   CapacityRange same_capacities() const;
+  /// The same where the total stays and what is in use outside the allocator changes.
+  CapacityRange same_on_card() const;
   /// Bytes that an allocated block was asked for and takes.
   std::int64_t requested_bytes(BlockHandle handle) const { return blocks_[handle].requested; }
   std::int64_t block_bytes(BlockHandle handle) const { return blocks_[handle].size; }

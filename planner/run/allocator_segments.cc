@@ -93,6 +93,11 @@ CapacityRange CachingAllocator::same_capacities() const {
   return {std::max(most_device_, most_space_ > 0 ? for_space : 0), below};
 }
 
+CapacityRange CachingAllocator::same_on_card() const {
+  if (limit_ || settings_.throw_on_cudamalloc_oom) return same_capacities();
+  return {most_device_, least_refused_};
+}
+
 std::int64_t CachingAllocator::new_address(std::int64_t bytes) {
   const std::int64_t address = next_address_;
   next_address_ = checked_add(next_address_, round_up(bytes, driver_page));

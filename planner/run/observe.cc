@@ -63,7 +63,7 @@ class Capacities {
     Moment now = begin(capacity);
     const bool ends = play(now);
     const CachingAllocator& allocator = *now.allocator;
-    Answer answer{allocator.same_capacities(), does(ends, allocator.stats().retries), 0};
+    Answer answer{same_as(allocator), does(ends, allocator.stats().retries), 0};
     if (!ends) {
       const OutOfMemory& failure = allocator.out_of_memory();
       answer.would_do = failure.in_use - allocator.context() + failure.tried;
@@ -93,6 +93,14 @@ class Capacities {
     const std::int64_t least = capacity + limits_.context;
     return limits_.total == CachingAllocator::largest_total ? least
                                                             : std::max(least, limits_.total);
+  }
+  /// Of what capacities a run speaks: on this card, of no larger ones.
+  CapacityRange same_as(const CachingAllocator& allocator) const {
+    const std::int64_t most = limits_.total - limits_.context;
+    if (allocator.total() != limits_.total) return allocator.same_capacities();
+    CapacityRange range = allocator.same_on_card();
+    range.below = std::min(range.below, most + 1);
+    return range;
   }
   bool does(bool ends, std::int64_t retries) const {
     return ends && (!without_retry_ || retries == 0);
@@ -146,7 +154,7 @@ class Capacities {
   void keep(const Moment& now) {
     const CachingAllocator& allocator = *now.allocator;
     Moment moment{allocator.on_card(allocator.total(), allocator.context()), now.placement,
-                  now.next, allocator.same_capacities()};
+                  now.next, same_as(allocator)};
     if (!moment.allocator || moment.range.from >= moment.range.below) return;
     const auto same = std::find_if(kept_.begin(), kept_.end(), [&](const Moment& one) {
       return one.range.from == moment.range.from && one.range.below == moment.range.below;
