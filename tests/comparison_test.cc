@@ -141,9 +141,14 @@ TEST_CASE(
     CHECK(share == doctest::Approx(static_cast<double>(whole) / 2).epsilon(0.02));
   }
   const auto trainer = json_of(small + "--on 2xh200");
+  bool named = false;
   for (const Value& other : trainer["options"][0]["alternatives"].GetArray()) {
-    CHECK(other["parallel"].GetString() != std::string("fsdp1"));
+    if (other["parallel"] != "fsdp1") continue;
+    named = true;
+    CHECK(other["verdict"].IsNull());
+    CHECK(other["because"] == "tried where it is asked for: --parallel fsdp1");
   }
+  CHECK(named);
   const auto asked = json_of(small + "--on 2xh200 --parallel fsdp1");
   CHECK(asked["options"][0]["parallel"].GetString() == std::string("fsdp1"));
   CHECK(asked["options"][0]["degrees"]["fsdp"].GetInt() == 2);

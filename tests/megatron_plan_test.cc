@@ -315,3 +315,31 @@ TEST_CASE("a rank with one key and value head copies it for its query heads, as 
   REQUIRE(ways.count("tensor 4x1x1") == 1);
   CHECK(ways.at("tensor 4x1x1") == "chosen");
 }
+
+TEST_CASE("adapters are trained under fsdp1, though a rank's part may hold none of them") {
+  const auto plan = small_plan("--task lora --on 2xh200 --parallel fsdp1 --precision bf16-mixed");
+  CHECK(plan["options"][0]["verdict"] == "fits");
+  CHECK(plan["options"][0]["step_seconds"].IsNumber());
+}
+
+TEST_CASE("another framework's program that would be much faster is named") {
+  const auto plan = plan_document(
+      "--model mistral-7b-v0.1 --on 8xrtx-pro-6000 --precision bf16-mixed --global-batch 40 "
+      "--sequence 100 --recompute full");
+  const Value& option = plan["options"][0];
+  CHECK(option["parallel"] == "fsdp2");
+  double most = 0;  // of the ways of Megatron-core's program
+  for (const Value& other : option["alternatives"].GetArray()) {
+    const std::string way = other["parallel"].GetString();
+    if (!other.HasMember("samples_per_second") || !other["samples_per_second"].IsNumber()) continue;
+    if (way != "tensor" && way != "pipeline") continue;
+    most = std::max(most, other["samples_per_second"].GetDouble());
+  }
+  CHECK(most > 1.3 * option["samples_per_second"].GetDouble());
+  bool said = false;
+  for (const Value& warning : option["warnings"].GetArray()) {
+    const std::string text = warning.GetString();
+    said = said || text.starts_with("Megatron-core's program would complete");
+  }
+  CHECK(said);
+}

@@ -247,8 +247,7 @@ TEST_CASE("entries of a data file are those of the whole file") {
     CAPTURE(file);
     Diagnostics faults;
     const auto whole = spec::read_data(file, faults);
-    const auto part =
-        spec::read_data_entries(file, {"family", "framework", "model_types"}, faults);
+    const auto part = spec::read_data_entries(file, {"family", "framework", "model_types"}, faults);
     CHECK(faults.empty());
     CHECK(part->children.size() < whole->children.size());
     for (const char* key : {"family", "framework", "model_types"}) {
@@ -265,7 +264,8 @@ TEST_CASE("entries of a data file are those of the whole file") {
     }
   }
   CHECK(read > 100);
-  const test::TemporaryFile lists("# one\nmodel_types:\n- a\n- b\n\nother: {family: 3}\nfamily: c\n");
+  const test::TemporaryFile lists(
+      "# one\nmodel_types:\n- a\n- b\n\nother: {family: 3}\nfamily: c\n");
   Diagnostics faults;
   const auto part = spec::read_data_entries(lists.path, {"family", "model_types"}, faults);
   REQUIRE(part->children.size() == 2);

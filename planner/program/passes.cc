@@ -184,8 +184,8 @@ void PassCopier::append_copies(std::uint32_t copies, Lags lags) {
     }
   }
   p.events += copies * pass.events();
-  p.repeats.push_back({before.first_instruction, pass.length(), 2 + copies, pass.storages(),
-                       first.first_storage});
+  p.repeats.push_back(
+      {before.first_instruction, pass.length(), 2 + copies, pass.storages(), first.first_storage});
   Replaced replaced;
   replaced.first_storage = first.first_storage;
   replaced.end_storage = pass.end_storage;

@@ -241,6 +241,11 @@ void write_alternative(JsonWriter& json, const search::Alternative& other) {
       json.number("needed_bytes", other.needed);
       json.number("headroom_bytes", other.headroom);
       write_timing(json, other.timing);
+      if (other.timing) {
+        json.real("samples_per_second", other.samples_per_second);
+      } else {
+        json.none("samples_per_second");
+      }
     } else {
       json.none("verdict");
     }

@@ -69,10 +69,10 @@ class Recurrence {
   void go_to(std::size_t repeat, std::size_t from);
 
   const Program& program_;
-  std::size_t repeat_ = 0;      // that comes, or is run
-  std::uint32_t pass_ = 0;      // that begins at next_
+  std::size_t repeat_ = 0;  // that comes, or is run
+  std::uint32_t pass_ = 0;  // that begins at next_
   std::size_t next_ = 0;
-  std::vector<Stood> stood_;    // before each of the passes before it
+  std::vector<Stood> stood_;  // before each of the passes before it
 };
 
 }  // namespace shardfit::run

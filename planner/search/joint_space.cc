@@ -365,8 +365,7 @@ Option JointSpace::lower(const Point& point, RankJob job, std::int64_t passes,
     gpu.program = std::make_shared<const Program>(
         way(point).lowering->lower(job_of_rank(shared, parallel, spec_.cluster.count, group.rank)));
     if (find) {
-      gpu.judgement =
-          judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find, stop_);
+      gpu.judgement = judge(*gpu.program, gpu.card, option.job.allocator, accuracy_, *find, stop_);
     }
     std::vector<int> ranks = group.ranks;
     if (alike(point)) {

@@ -120,6 +120,24 @@ bool replaces(const Option& next, const Option& best, bool shared) {
           next.samples_per_second() >= worth_splitting * best.samples_per_second());
 }
 
+/// Another framework's program is not taken for a job of this one; where it would be much faster,
+/// that is said.
+void warn_of_faster_program(Option& chosen, const std::vector<Option>& tried) {
+  constexpr double worth_saying = 1.3;
+  if (chosen.foreign() || chosen.verdict != Verdict::fits || !chosen.timing) return;
+  const Option* fastest = nullptr;
+  for (const Option& other : tried) {
+    if (!other.foreign() || other.verdict != Verdict::fits || !other.timing) continue;
+    if (!fastest || other.samples_per_second() > fastest->samples_per_second()) fastest = &other;
+  }
+  if (!fastest) return;
+  const double ratio = fastest->samples_per_second() / chosen.samples_per_second();
+  if (ratio < worth_saying) return;
+  chosen.warnings.push_back("Megatron-core's program would complete " + format_number(ratio) +
+                            " times the samples a second: --framework megatron --parallel " +
+                            name_of(fastest->parallel));
+}
+
 /// The memory of programs that nobody asks about any more.
 void drop_programs(Option& option) {
   for (Gpu& gpu : option.gpus) {
@@ -177,9 +195,9 @@ Option choose(Ready ready, bool all_needs) {
     chosen.warnings.emplace_back("stopped before every way to share the job was tried");
   }
   measure(chosen);
-  for (std::size_t i = 0; i < tried.size(); ++i) {
-    if (i == best) continue;
-    Option& other = tried[i];
+  tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(best));
+  warn_of_faster_program(chosen, tried);
+  for (Option& other : tried) {
     // Even shards may be the fix of uneven ones.
     const bool fix = chosen.parallel == Parallel::zero1 && other.parallel == Parallel::fsdp2;
     if (!stopped && (all_needs || fix || other.verdict == Verdict::does_not_fit)) {

@@ -394,21 +394,23 @@ const std::string& framework_of(const OptionSpec& option) {
   return spec::framework_names()[static_cast<std::size_t>(option.job.framework.value)];
 }
 
-const spec::ModelSpec& Lowerings::model(const OptionSpec& option) {
-  const std::string path = spec::resolve_beside(option.job.model);
-  const auto found = models_.find(path);
-  if (found != models_.end()) return found->second;
-  return models_.emplace(path, spec::read_model(path, option.job.model.where)).first->second;
+namespace {
+
+/// Ways that a framework has and that are tried for nobody who does not name them.
+void add_on_request(const OptionSpec& option, Ready& ready) {
+  if (option.job.parallel.value != Parallel::automatic || option.cluster.count == 1) return;
+  for (const Parallel parallel : read_profile(framework_of(option)).on_request) {
+    if (splits_model(parallel) || splits_model(option.job.degrees)) continue;
+    Alternative other;
+    other.parallel = parallel;
+    other.applies = false;
+    other.split.data = option.cluster.count;
+    other.because = "tried where it is asked for: --parallel " + name_of(parallel);
+    ready.impossible.push_back(std::move(other));
+  }
 }
 
-const std::shared_ptr<const program::Lowering>& Lowerings::share(const OptionSpec& option) {
-  const std::string path = spec::resolve_beside(option.job.model);
-  auto& found = lowerings_[path + "\n" + framework_of(option)];
-  if (!found) {
-    found = std::make_shared<const program::Lowering>(model(option), framework_of(option));
-  }
-  return found;
-}
+}  // namespace
 
 Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& faults) {
   Ready ready;
@@ -441,6 +443,7 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
     ready.impossible.push_back(cannot(option, trial, own));
     if (!first) first = std::move(own);
   }
+  add_on_request(option, ready);
   // Where degrees were asked for, runs of their own on each card are beside the question.
   const spec::Degrees& given = option.job.degrees;
   const bool degrees = splits_model(given) || has_several(given.dp) || has_several(given.fsdp);

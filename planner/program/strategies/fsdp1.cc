@@ -456,9 +456,9 @@ Tensor Fsdp1::clip(const std::vector<Tensor>& parameters, bool foreach) {
       if (p->grad) gradients.push_back(p->grad);
     }
   }
-  if (gradients.empty()) return {};
-  Tensor norm;
-  {
+  // A rank whose part holds no gradient (of adapters, say) adds zero to the norm of all ranks.
+  Tensor norm = zero_;
+  if (!gradients.empty()) {
     std::vector<Tensor> norms;
     for (const Tensor& g : gradients) {
       norms.push_back(runtime_.empty({}, DType::f32));
@@ -486,7 +486,7 @@ Tensor Fsdp1::clip(const std::vector<Tensor>& parameters, bool foreach) {
     const Tensor cast = g.dtype() == DType::f32 ? Tensor() : tensor::to(clamped, g.dtype());
     copied(runtime_, "mul", {g}, {}, 2);
   }
-  return tensor::to(total, gradients.front().dtype());
+  return gradients.empty() ? total : tensor::to(total, gradients.front().dtype());
 }
 
 }  // namespace
