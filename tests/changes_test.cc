@@ -126,6 +126,13 @@ TEST_CASE("GPUs are doubled until the job fits, with recompute where it takes th
   CHECK(find(both["options"][0]["changes"], "on ") == nullptr);
 }
 
+TEST_CASE("a precision that the way to share has not is not weighed: adapters under fsdp1") {
+  const auto plan = plan_document("--model " SHARDFIT_SOURCE_DIR
+                                  "/tests/data/models/tiny-llama.json --sequence 128 --task lora "
+                                  "--on 2xh200 --parallel fsdp1");
+  CHECK(plan["options"][0]["verdict"] == "fits");
+}
+
 TEST_CASE("where no way fits the headline is of the one that lacks least") {
   const auto file = card(700);
   const test::TemporaryFile model(four_layers);

@@ -72,3 +72,32 @@ TEST_CASE("ranks that are lowered once have the programs that each has by itself
     }
   }
 }
+
+TEST_CASE("ranks of sharded adapters exchange alike, also one whose share holds none of them") {
+  const program::Lowering lowering(
+      spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/tiny-llama.json", {}), "hf-trainer");
+  program::TrainingJob job;
+  job.framework = "hf-trainer";
+  job.program = "trainer-1";
+  job.sequence = 64;
+  job.steps = 2;
+  job.clip_foreach = true;
+  job.record_computes = true;
+  job.lora = program::LoraJob{};
+  job.lora->targets = {"q_proj", "v_proj"};
+  job.lora->fp32_adapters = false;
+  std::vector<std::vector<CollectiveKind>> exchanges;
+  std::set<std::int64_t> gradients;
+  for (const int rank : {0, 1, 2, 3}) {
+    const Program one = lowering.lower(search::job_of_rank(job, Parallel::fsdp1, 4, rank));
+    auto& own = exchanges.emplace_back();
+    for (const Collective& collective : one.collectives) own.push_back(collective.kind);
+    std::int64_t states = 0;
+    for (const StorageInfo& storage : one.storages) {
+      if (storage.category == Category::optimizer_state) states += storage.bytes;
+    }
+    gradients.insert(states > 0 ? 1 : 0);
+  }
+  CHECK(gradients.size() == 2);  // some rank has no adapter
+  for (const auto& own : exchanges) CHECK(own == exchanges.front());
+}

@@ -229,6 +229,8 @@ std::vector<TrainingJob> other_choices(const Option& option, const std::string& 
       }
       with([&](TrainingJob& j) { set_precision(precision, j); });
     }
+    std::erase_if(others,
+                  [&](const TrainingJob& j) { return !cannot_share(j, option.parallel).empty(); });
   } else if (key == "optimizer") {
     for (const auto o : {spec::Optimizer::adamw_fused, spec::Optimizer::adamw_foreach,
                          spec::Optimizer::adamw_loop, spec::Optimizer::sgd}) {
