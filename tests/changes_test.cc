@@ -133,6 +133,17 @@ TEST_CASE("a precision that the way to share has not is not weighed: adapters un
   CHECK(plan["options"][0]["verdict"] == "fits");
 }
 
+TEST_CASE("that more GPUs were looked at in vain is said") {
+  const auto file = card(700);
+  const auto plan = plan_document("--model tinyllama-1.1b --sequence 512 --device-profile " +
+                                  file.path + " --on card");
+  bool said = false;
+  for (const Value& warning : plan["options"][0]["warnings"].GetArray()) {
+    said = said || std::string(warning.GetString()).starts_with("nor does it fit on 2 to 64 card");
+  }
+  CHECK(said);
+}
+
 TEST_CASE("where no way fits the headline is of the one that lacks least") {
   const auto file = card(700);
   const test::TemporaryFile model(four_layers);

@@ -222,6 +222,64 @@ TEST_CASE("each hypothesis is answered first") {
   CHECK(answer("larger-batch").find("; 2xh200 (") != std::string::npos);
 }
 
+TEST_CASE("an option alone is compared with none, and its step is said") {
+  const auto answer = [&](const std::string& hypothesis) {
+    const auto plan = json_of(small + "--on h200 --hypothesis " + hypothesis);
+    return std::string(plan["answer"].GetString());
+  };
+  CHECK(answer("make-possible").starts_with("make-possible: yes, h200 runs it (fits)"));
+  const std::string step = answer("shorter-step");
+  CHECK(step.find("none to compare it with; h200 takes ") != std::string::npos);
+  CHECK(step.find("not known") == std::string::npos);
+}
+
+TEST_CASE("the largest micro-batch is said a rank and of all, and whether a global batch is kept") {
+  const auto pair = json_of(small + "--on 2xh200 --parallel ddp --hypothesis larger-batch");
+  const std::string of_all = pair["answer"].GetString();
+  CHECK(of_all.find(" on each of 2, ") != std::string::npos);
+  CHECK(of_all.find("is not kept") == std::string::npos);
+  const auto kept = json_of(small + "--global-batch 14 --on h200 --hypothesis larger-batch");
+  CHECK(std::string(kept["answer"].GetString()).find("the global batch of 14 is not kept") !=
+        std::string::npos);
+}
+
+TEST_CASE("a shorter step is not claimed of a search for something else without saying so") {
+  const std::string command = small +
+                              "--global-batch 4 --on h200 --on 2xh200 --parallel auto "
+                              "--hypothesis shorter-step --objective ";
+  const auto answer = [&](const std::string& objective) {
+    return std::string(json_of(command + objective)["answer"].GetString());
+  };
+  CHECK(answer("throughput").find("the search was for throughput") != std::string::npos);
+  CHECK(answer("step").find("the search was for") == std::string::npos);
+}
+
+TEST_CASE("a setting of tensor ranks that the way taken has not is said to change nothing") {
+  const auto plan =
+      json_of(small + "--framework plain-pytorch --on 2xh200 --sequence-parallel yes");
+  const Value& option = plan["options"][0];
+  REQUIRE(option["parallel"].GetString() != std::string("tensor"));
+  bool said = false;
+  for (const Value& warning : option["warnings"].GetArray()) {
+    said = said || std::string(warning.GetString()).starts_with("sequence-parallel yes changes");
+  }
+  CHECK(said);
+}
+
+TEST_CASE("the samples a second of every way are those of its own global batch") {
+  const auto plan = json_of(small + "--framework plain-pytorch --on 2xh200");
+  int ways = 0;
+  for (const Value& other : plan["options"][0]["alternatives"].GetArray()) {
+    if (!other.HasMember("global_batch")) continue;
+    ++ways;
+    const int runs = other["parallel"] == "independent" ? 2 : 1;
+    CHECK(
+        other["samples_per_second"].GetDouble() ==
+        doctest::Approx(runs * other["global_batch"].GetInt() / other["step_seconds"].GetDouble()));
+  }
+  CHECK(ways >= 5);
+}
+
 TEST_CASE(
     "a way that is not taken says the same in the table as in plan.json, which has its bytes") {
   const std::string command = small + "--on 2xb200";

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "support.h"
+#include "text_test.h"
 
 using namespace shardfit;
 using namespace shardfit::spec;
@@ -320,4 +321,11 @@ TEST_CASE("the first word of each list is the default of its enumeration") {
   CHECK(schedule_names()[static_cast<std::size_t>(Schedule::zbv)] == "zbv");
   CHECK(hypothesis_names()[static_cast<std::size_t>(Hypothesis::make_possible)] == "make-possible");
   CHECK(adapter_dtype_names()[static_cast<std::size_t>(AdapterDtype::fp16)] == "fp16");
+}
+
+TEST_CASE("a rate of host-links that is none is the only fault of the list") {
+  const auto result = test::run_command(
+      "shardfit plan --model gpt2 --on 2xh200 --peer-access no --host-links 0GB/s,6GB/s");
+  CHECK(result.err.find("expected a rate such as") != std::string::npos);
+  CHECK(result.err.find("rates of 'host-links'") == std::string::npos);
 }

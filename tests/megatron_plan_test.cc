@@ -74,7 +74,7 @@ TEST_CASE("four GPUs: every pair of degrees whose product divides them is tried,
   const auto three = small_plan("--framework megatron --on 3xh200");
   const auto why = ways_of(three["options"][0]);
   CHECK(why.at("tensor 3x1x1") ==
-        "8 attention heads do not divide by 3; the nearest that can be: 2");
+        "8 attention heads do not divide by 3; the nearest that can be: 1");
   // One data-parallel rank, so a step of it is over a third of the samples.
   CHECK(why.at("pipeline 1x3x1").find("times as long a sample") != std::string::npos);
 }
@@ -342,4 +342,14 @@ TEST_CASE("another framework's program that would be much faster is named") {
     said = said || text.starts_with("Megatron-core's program would complete");
   }
   CHECK(said);
+}
+
+TEST_CASE("the degree offered in the place of another divides the GPUs, too") {
+  // 25 heads divide by 5, which 4 GPUs do not; of 12 heads and 8 GPUs 4 is nearest to 8.
+  const auto none =
+      test::run_command("shardfit plan --model gpt2-xl --framework megatron --on 4xh200 --tp 4");
+  CHECK(none.err.find("the nearest that can be: 1\n") != std::string::npos);
+  const auto four =
+      test::run_command("shardfit plan --model gpt2 --framework megatron --on 8xh200 --tp 8");
+  CHECK(four.err.find("the nearest that can be: 4\n") != std::string::npos);
 }

@@ -240,6 +240,7 @@ void write_alternative(JsonWriter& json, const search::Alternative& other) {
       json.text("verdict", verdict_text(other.verdict));
       json.number("needed_bytes", other.needed);
       json.number("headroom_bytes", other.headroom);
+      json.number("global_batch", other.global_batch);
       write_timing(json, other.timing);
       if (other.timing) {
         json.real("samples_per_second", other.samples_per_second);

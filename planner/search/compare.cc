@@ -90,8 +90,15 @@ const Option& smallest(const Plan& plan) {
   return *least;
 }
 
+/// One option was asked about: there is no other to compare it with.
+bool alone(const Plan& plan) { return plan.spec->options.size() == 1; }
+
 std::string answer_make_possible(const Plan& plan) {
   const Option& base = smallest(plan);
+  if (runs(base) && alone(plan)) {
+    return "make-possible: yes, " + option_name(base) + " runs it (" + verdict_text(base.verdict) +
+           "); there is no other option to compare it with";
+  }
   if (runs(base)) {
     return "make-possible: not needed, " + option_name(base) + " runs it (" +
            verdict_text(base.verdict) + ")";
@@ -103,6 +110,20 @@ std::string answer_make_possible(const Plan& plan) {
   }
   if (any_undecided(plan)) return "make-possible: not decided, no option is known to run it";
   return "make-possible: no, none of the options runs it";
+}
+
+/// Of independent runs, whose step is one card's.
+std::string runs_apart(const Option& option) {
+  return ", each of the " + format_count(option.runs()) + " runs on a card of its own";
+}
+
+/// Where a search was for something else, its options do not have the shortest step there is.
+std::string searched_for(const Plan& plan) {
+  const auto& objective = plan.spec->objective;
+  if (!objective || objective->value == spec::Objective::step) return "";
+  return "; the search was for " +
+         spec::objective_names()[static_cast<std::size_t>(objective->value)] +
+         ": --objective step finds shorter ones where there are such";
 }
 
 std::string answer_shorter_step(const Plan& plan) {
@@ -117,15 +138,22 @@ std::string answer_shorter_step(const Plan& plan) {
            ", so there is no step to shorten" +
            (best ? "; " + option_name(*best) + " takes " + step_of(*best) : "");
   }
+  if (alone(plan)) {
+    return "shorter-step: there is one option and none to compare it with; " + option_name(base) +
+           (base.timing ? " takes " + step_of(base) + " a step"
+                        : ", whose step's time is not known");
+  }
   if (!best || !base.timing) return "shorter-step: not known, a step's time is missing";
   const double ratio = base.timing->step_seconds / best->timing->step_seconds;
   return std::string("shorter-step: ") + (ratio > 1 ? "yes, " : "no, ") + option_name(*best) +
          " takes " + step_of(*best) + " a step, " + option_name(base) + " " + step_of(base) + " (" +
-         format_number(ratio) + " times as fast)";
+         format_number(ratio) + " times as fast)" + (best->runs() > 1 ? runs_apart(*best) : "") +
+         searched_for(plan);
 }
 
 std::string answer_larger_batch(const Plan& plan) {
-  std::string text = "larger-batch: largest micro-batch that fits, and what all cards make of it: ";
+  std::string text = "larger-batch: largest micro-batch that fits, one a step: ";
+  const Option* kept = nullptr;  // a global batch of the job that some of them do not divide
   bool first = true;
   for (const Option& option : plan.options) {
     if (!first) text += "; ";
@@ -134,9 +162,18 @@ std::string answer_larger_batch(const Plan& plan) {
     const std::int64_t ranks =
         option.job.batch.global / (option.job.batch.micro * option.job.batch.accumulation);
     text += option_name(option) + " ";
-    text += micro == 0 ? (option.undecided() ? "not decided" : "none")
-                       : format_count(micro) + " (" + format_count(micro * ranks) +
-                             " without accumulation)";
+    text += micro == 0 ? (option.undecided() ? "not decided" : "none") : format_count(micro);
+    if (micro > 0 && ranks * option.runs() > 1) {
+      text += " on each of " + format_count(ranks * option.runs()) + ", " +
+              format_count(micro * ranks * option.runs()) + " of all";
+    }
+    const auto& global = option.spec->job.global_batch;
+    const bool asked = global && global->where.known();
+    if (micro > 0 && asked && global->value % (micro * ranks) != 0) kept = &option;
+  }
+  if (kept) {
+    text += "; the global batch of " + format_count(kept->job.batch.global) +
+            " is not kept here: shardfit batch finds the largest micro-batch that divides it";
   }
   return text;
 }

@@ -371,6 +371,8 @@ Alternative alternative(const Point& point, const Option& chosen, bool foreign) 
   out.headroom = found.headroom;
   out.timing = point.timing;
   out.samples_per_second = found.samples_per_second;
+  out.global_batch = found.configuration.micro_batch * found.configuration.accumulation *
+                     (out.parallel == Parallel::independent ? 1 : out.split.data);
   Configuration own = found.configuration;
   own.parallel = Parallel::none;
   out.because = (foreign ? "with Megatron-core's program, " : "at best with ") + own.words() + ": ";

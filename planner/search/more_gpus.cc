@@ -99,8 +99,18 @@ Change change_of(Option option, const Option& asked) {
 
 }  // namespace
 
-std::optional<Change> find_more_gpus(const Option& option, Lowerings& lowerings,
-                                     const StopCheck& stop) {
+std::string MoreGpus::words(const Option& option) const {
+  const std::int64_t first = 2 * option.spec->cluster.count;
+  return "nor does it fit on " + std::to_string(first) +
+         (looked_to > first ? " to " + std::to_string(looked_to) : "") + " " +
+         option.spec->cluster.device.name +
+         ", shared in any way that is modelled for it, with full recompute and micro-batches of "
+         "one "
+         "sample";
+}
+
+MoreGpus find_more_gpus(const Option& option, Lowerings& lowerings, const StopCheck& stop) {
+  MoreGpus more;
   try {
     for (std::int64_t count = 2 * option.spec->cluster.count; count <= most_tried; count *= 2) {
       const std::vector<OptionSpec> specs = variants(option, count);
@@ -108,14 +118,16 @@ std::optional<Change> find_more_gpus(const Option& option, Lowerings& lowerings,
         for (const OptionSpec& spec : specs) {
           stop.check();
           if (auto found = fastest(spec, foreign, option.parameters, lowerings, stop)) {
-            return change_of(*std::move(found), option);
+            more.change = change_of(*std::move(found), option);
+            return more;
           }
         }
       }
+      more.looked_to = count;
     }
   } catch (const Stopped&) {  // no answer in time
   }
-  return {};
+  return more;
 }
 
 }  // namespace shardfit::search

@@ -82,6 +82,7 @@ Alternative alternative(const Option& other, const Option& chosen) {
   }
   out.timing = other.timing;
   out.samples_per_second = other.samples_per_second();
+  out.global_batch = other.job.batch.global;
   out.because = why_not(other, chosen);
   return out;
 }
@@ -466,6 +467,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
     }
     add_warnings(plan.options.back());
     warn_of_unread(plan.options.back());
+    warn_of_unused(plan.options.back());
     if (plan.spec->prices) add_rent(*plan.spec->prices, plan.options.back());
   }
   if (plan.options.empty()) return plan;
@@ -477,8 +479,11 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
                                                  : std::numeric_limits<double>::infinity(),
                          controls.stop);
     for (Option& option : plan.options) {
-      if (auto change = find_more_gpus(option, lowerings, stop)) {
-        option.changes.push_back(*std::move(change));
+      MoreGpus more = find_more_gpus(option, lowerings, stop);
+      if (more.change) {
+        option.changes.push_back(*std::move(more.change));
+      } else if (more.looked_to > 0) {
+        option.warnings.push_back(more.words(option));
       }
     }
   }

@@ -74,6 +74,7 @@ struct Alternative {
   std::int64_t needed = 0, headroom = 0;  // of the GPU that needs most; 0 where not asked for
   std::optional<Timing> timing;
   double samples_per_second = 0;  // of all cards; 0 where there is no timing
+  std::int64_t global_batch = 0;  // of a step, as Option::job's; 0 where it does not apply
   std::string because;            // why it was not taken
 };
 

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "search/long_steps.h"
+#include "search/nearest_degree.h"
 #include "search/sharing.h"
 #include "search/stage_cut.h"
 
@@ -196,7 +197,8 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
                   ": give a larger micro-batch, or --schedule 1f1b"});
   }
   for (const program::DegreeFault& fault : lowering.check(job.job)) {
-    std::string nearest = std::to_string(fault.nearest);
+    std::string nearest =
+        std::to_string(nearest_degree(fault, job.job, option.cluster.count, lowering));
     if (fault.key == "stage_layers") nearest = nearest_layers(megatron, lowering.pipeline_layers());
     faults.error(where_of(fault.key, option), fault.message,
                  {"the nearest that can be: " + nearest});
@@ -215,7 +217,8 @@ void set_titan_tensor(const OptionSpec& option, const spec::Split& split,
   }
   for (const program::DegreeFault& fault : lowering.check(job.job)) {
     faults.error(where_of(fault.key, option), fault.message,
-                 {"the nearest that can be: " + std::to_string(fault.nearest)});
+                 {"the nearest that can be: " +
+                  std::to_string(nearest_degree(fault, job.job, option.cluster.count, lowering))});
   }
 }
 
@@ -307,6 +310,23 @@ void refuse_no_split(const OptionSpec& option, Parallel parallel, const Location
                               : "give --dp " + std::to_string(gpus / least) + ", or leave it out"});
 }
 
+/// What is flattened together under FullyShardedDataParallel.
+spec::Assumption units_of_fsdp1(const program::TrainingJob& job) {
+  std::string because =
+      "transformer_auto_wrap_policy with use_orig_params; the embedding, the head and the last "
+      "norm are the outermost unit's";
+  if (job.lora) {
+    because += "; a flat parameter with an adapter in it takes gradients of the frozen weights "
+               "beside it";
+    // Trainer._fsdp_qlora_plugin_updates, peft.utils.other.fsdp_auto_wrap_policy
+    if (job.framework == "hf-trainer") {
+      because += ", which it does not where the Trainer wraps adapters apart as PEFT's "
+                 "fsdp_auto_wrap_policy says: that needs less and is not modelled";
+    }
+  }
+  return {"units", "a block each, the rest one", because};
+}
+
 /// One trial as a job. Nothing where it cannot be: then faults say why.
 std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings& lowerings,
                           Diagnostics& faults) {
@@ -360,6 +380,7 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                                 "the wrapper takes each unit to the card before it shards it, so "
                                 "that no card holds the whole model"});
   }
+  if (trial.parallel == Parallel::fsdp1) job->assumptions.push_back(units_of_fsdp1(job->job));
   if (foreign) {
     job->assumptions.push_back({"program of " + name_of(trial.parallel), "Megatron-core's",
                                 framework_of(asked) +
@@ -453,46 +474,6 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
   }
   if (ready.possible.empty() && first) faults.add(*first);
   return ready;
-}
-
-void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
-  if (!faults.empty()) return;
-  bool pipeline = false, tensor = false;
-  for (const Ready& ready : options) {
-    for (const Way& way : ready.possible) {
-      const auto& megatron = way.job.job.megatron;
-      pipeline = pipeline || (megatron && megatron->pipeline > 1);
-      const auto& titan = way.job.job.titan;
-      tensor = tensor || (megatron && megatron->tensor > 1) || (titan && titan->tensor > 1);
-    }
-  }
-  const bool several = std::any_of(options.begin(), options.end(), [](const Ready& ready) {
-    return std::any_of(ready.possible.begin(), ready.possible.end(), [](const Way& way) {
-      return way.parallel != Parallel::none && way.parallel != Parallel::independent;
-    });
-  });
-  for (const Ready& ready : options) {
-    const spec::JobSpec& job = ready.option->job;
-    if (job.stray_contexts && job.stray_contexts->value && !several) {
-      faults.error(job.stray_contexts->where,
-                   "'stray-contexts' is given, but no option has several GPUs that share a job",
-                   {"leave it out: one process has one context"});
-    }
-    const std::string note = "leave it out, or give --parallel ";
-    if (job.schedule && !pipeline) {
-      faults.error(job.schedule->where, "'schedule' is given, but no option has a pipeline",
-                   {note + "pipeline"});
-    }
-    if (job.stage_layers && !pipeline) {
-      faults.error(job.stage_layers->where, "'stage-layers' is given, but no option has a pipeline",
-                   {note + "pipeline"});
-    }
-    if (job.sequence_parallel && job.sequence_parallel->value && !tensor) {
-      faults.error(job.sequence_parallel->where,
-                   "'sequence-parallel' is given, but no option has tensor ranks",
-                   {note + "tensor"});
-    }
-  }
 }
 
 }  // namespace shardfit::search

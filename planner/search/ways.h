@@ -45,6 +45,8 @@ Ready prepare(const spec::OptionSpec& option, Lowerings& lowerings, Diagnostics&
 
 /// Faults for settings of pipelines and tensor ranks where no way of any option has such.
 void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults);
+/// Warnings for the same where another way was tried but is not taken.
+void warn_of_unused(Option& option);
 
 /// The option's framework as a word.
 const std::string& framework_of(const spec::OptionSpec& option);

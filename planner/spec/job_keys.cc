@@ -126,7 +126,9 @@ std::span<const JobKey> job_keys() {
       {"on", "[COUNTx]DEVICE", "Where", "an option to compare; repeat it: --on h200 --on 2xb200",
        true},
       {"parallel", "KIND", "Where",
-       listed(parallel_names()) + "; default auto: every one that applies is tried"},
+       listed(parallel_names()) +
+           "; default auto: every one that applies is tried, but those that a framework's file has "
+           "on request (hf-trainer: fsdp1)"},
       {"peer-access", "yes|no", "Where",
        "GPUs reach each other's memory; no: through the host; default as the device's file says"},
       {"host-links", "RATE,RATE,...", "Where",

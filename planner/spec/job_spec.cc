@@ -168,7 +168,7 @@ class JobReader {
           faults_.error(node->key_where,
                         shardfit::quoted(key) + " is given, but the task is " +
                             task_names()[static_cast<std::size_t>(job_.task.value)],
-                        {"give task lora or qlora, or leave it out"});
+                        {"give task lora, or leave it out"});
         }
       }
       return;
@@ -262,11 +262,15 @@ class JobReader {
     const Node* node = map_.find("host-links");
     if (!node) return {};
     Setting<std::vector<BytesPerSecond>> links{{}, node->where, ""};
+    bool all = true;
     each_item(*node, [&](const std::string& text, const Location& where) {
       const auto rate = parse_bytes_per_second(text);
       if (rate.value && rate.value->value() >= least_link && rate.value->value() <= most_link) {
         links.value.push_back(*rate.value);
-      } else if (rate.value && rate.value->value() > 0) {
+        return;
+      }
+      all = false;
+      if (rate.value && rate.value->value() > 0) {
         faults_.error(
             where, "'host-links' of the job: " + shardfit::quoted(text) + " is no rate of a link",
             {"expected from 1 MB/s to 10 TB/s"});
@@ -275,6 +279,7 @@ class JobReader {
                                  shardfit::quoted(text));
       }
     });
+    if (!all) return {};  // their number is no second fault
     return links;
   }
 
