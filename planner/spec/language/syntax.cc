@@ -218,7 +218,14 @@ class Parser {
     if (!take_name("not")) return comparison();
     count_value();
     Expr e = make(ExprKind::unary, "not");
-    e.children.push_back(negated());
+    e.children.push_back(inner(&Parser::negated));
+    return e;
+  }
+  /// Signs and powers in a row, each inside the one before.
+  Expr inner(Expr (Parser::*part)()) {
+    if (++row_ > most_in_a_row) fail("expression nested too deeply");
+    Expr e = (this->*part)();
+    --row_;
     return e;
   }
   Expr comparison() {
@@ -252,11 +259,11 @@ class Parser {
     count_value();
     if (take_symbol("-")) {
       Expr e = make(ExprKind::unary, "-");
-      e.children.push_back(power());
+      e.children.push_back(inner(&Parser::power));
       return e;
     }
     Expr base = postfix();
-    if (take_symbol("**")) return joined("**", std::move(base), power());
+    if (take_symbol("**")) return joined("**", std::move(base), inner(&Parser::power));
     return base;
   }
 
@@ -311,15 +318,19 @@ class Parser {
     if (token.kind == Token::end) fail("expected a value");
     ++next_;
     switch (token.kind) {
-      case Token::integer: return number(token);
+      case Token::integer:
+        return number(token);
       case Token::real: {
         Expr e = make(ExprKind::real, token.text);
         e.real = std::strtod(token.text.c_str(), nullptr);
         return e;
       }
-      case Token::quote: return make(ExprKind::text, token.text);
-      case Token::name: return word_value(token);
-      default: break;
+      case Token::quote:
+        return make(ExprKind::text, token.text);
+      case Token::name:
+        return word_value(token);
+      default:
+        break;
     }
     if (token.text == "(") {
       Expr inner = tuple();
@@ -364,9 +375,10 @@ class Parser {
   Diagnostics& faults_;
   std::vector<Token> tokens_;
   std::size_t next_ = 0;
-  static constexpr int most_values_of_one = 1000;
+  static constexpr int most_values_of_one = 1000, most_in_a_row = 200;
   int depth_ = 0;
   int values_ = 0;
+  int row_ = 0;  // of signs and powers
 };
 
 bool scalar(const Node& node) {
