@@ -19,47 +19,18 @@ void leave(Node& node, Gradients& in, Gradients&) {
   *static_cast<Leaving&>(*node.extra).to = std::move(in[0]);
 }
 
-namespace {
-
-std::size_t hash_of(DType dtype, const tensor::Shape& shape, const tensor::Shape& stride) {
-  std::uint64_t hash = static_cast<std::uint64_t>(dtype);
-  const auto add = [&hash](std::int64_t number) {
-    hash = (hash ^ static_cast<std::uint64_t>(number)) * 0x9E3779B97F4A7C15;
-    hash ^= hash >> 29;
-  };
-  for (int i = 0; i < shape.rank; ++i) {
-    add(shape[i]);
-    add(stride[i]);
-  }
-  return hash;
-}
-
-}  // namespace
-
 std::uint32_t Forms::number(const tensor::TensorBody& tensor) {
-  if (places_.size() < 2 * (forms_.size() + 1)) grow();
-  const std::size_t mask = places_.size() - 1;
-  std::size_t place = hash_of(tensor.dtype, tensor.shape, tensor.stride) & mask;
-  while (places_[place] != 0) {
-    const std::uint32_t number = places_[place] - 1;
-    const Form& form = forms_[number];
-    if (form.dtype == tensor.dtype && form.shape == tensor.shape && form.stride == tensor.stride) {
-      return number;
-    }
-    place = (place + 1) & mask;
+  auto hash = static_cast<std::uint64_t>(tensor.dtype);
+  for (int i = 0; i < tensor.shape.rank; ++i) {
+    hash = mixed(hash, static_cast<std::uint64_t>(tensor.shape[i]));
+    hash = mixed(hash, static_cast<std::uint64_t>(tensor.stride[i]));
   }
-  forms_.push_back({tensor.dtype, tensor.shape, tensor.stride});
-  return (places_[place] = static_cast<std::uint32_t>(forms_.size())) - 1;
-}
-
-void Forms::grow() {
-  places_.assign(std::max<std::size_t>(64, 2 * places_.size()), 0);
-  const std::size_t mask = places_.size() - 1;
-  for (std::size_t i = 0; i < forms_.size(); ++i) {
-    std::size_t place = hash_of(forms_[i].dtype, forms_[i].shape, forms_[i].stride) & mask;
-    while (places_[place] != 0) place = (place + 1) & mask;
-    places_[place] = static_cast<std::uint32_t>(i + 1);
-  }
+  const auto [number, fresh] = numbers_.add(hash, [&](std::uint32_t known) {
+    const Form& form = forms_[known];
+    return form.dtype == tensor.dtype && form.shape == tensor.shape && form.stride == tensor.stride;
+  });
+  if (fresh) forms_.push_back({tensor.dtype, tensor.shape, tensor.stride});
+  return number;
 }
 
 PartRunner::PartRunner(const model::Machine& whole, Forms& forms)

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/number_table.h"
 #include "graph/model_graph.h"
 #include "graph/words.h"
 #include "model/machine.h"
@@ -35,11 +36,8 @@ class Forms {
   const Form& operator[](std::uint32_t number) const { return forms_[number]; }
 
  private:
-  void grow();
-
+  NumberTable numbers_;
   std::vector<Form> forms_;
-  /// Numbers + 1 at a place of their hash; a power of two, at most half of them taken.
-  std::vector<std::uint32_t> places_;
 };
 
 /// Something of a part by number, or what came with an input.

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
+
+#include "base/number_table.h"
 
 namespace shardfit::graph {
 
@@ -19,49 +22,23 @@ class WordsTable {
  public:
   /// The number of these words, counted from 0, and whether they are new.
   std::pair<std::uint32_t, bool> add(const Words& words) {
-    if (slots_.size() < 2 * (entries_.size() + 1)) grow();
-    const std::uint64_t hash = hash_of(words);
-    const std::size_t mask = slots_.size() - 1;
-    std::size_t place = hash & mask;
-    for (; slots_[place] != 0; place = (place + 1) & mask) {
-      const Entry& entry = entries_[slots_[place] - 1];
-      if (entry.hash == hash && entry.size == words.size() &&
-          std::equal(words.begin(), words.end(), all_.data() + entry.first)) {
-        return {slots_[place] - 1, false};
-      }
+    std::uint64_t hash = words.size();
+    for (const std::uint32_t word : words) hash = mixed(hash, word);
+    const auto found = numbers_.add(hash, [&](std::uint32_t number) {
+      return std::ranges::equal(
+          words, std::span(all_).subspan(ends_[number], ends_[number + 1] - ends_[number]));
+    });
+    if (found.second) {
+      all_.insert(all_.end(), words.begin(), words.end());
+      ends_.push_back(all_.size());
     }
-    entries_.push_back({hash, all_.size(), words.size()});
-    all_.insert(all_.end(), words.begin(), words.end());
-    slots_[place] = static_cast<std::uint32_t>(entries_.size());
-    return {slots_[place] - 1, true};
+    return found;
   }
 
  private:
-  struct Entry {
-    std::uint64_t hash = 0;
-    std::size_t first = 0, size = 0;  // in all
-  };
-  static std::uint64_t hash_of(const Words& words) {
-    std::uint64_t hash = words.size();
-    for (const std::uint32_t word : words) {
-      hash = (hash ^ word) * 0x9E3779B97F4A7C15;
-      hash ^= hash >> 29;
-    }
-    return hash;
-  }
-  void grow() {
-    slots_.assign(std::max<std::size_t>(64, 2 * slots_.size()), 0);
-    const std::size_t mask = slots_.size() - 1;
-    for (std::size_t i = 0; i < entries_.size(); ++i) {
-      std::size_t place = entries_[i].hash & mask;
-      while (slots_[place] != 0) place = (place + 1) & mask;
-      slots_[place] = static_cast<std::uint32_t>(i + 1);
-    }
-  }
-
+  NumberTable numbers_;
   Words all_;
-  std::vector<Entry> entries_;
-  std::vector<std::uint32_t> slots_;  // numbers + 1; a power of two, at most half of them taken
+  std::vector<std::size_t> ends_{0};  // in all, of the words before a number
 };
 
 }  // namespace shardfit::graph

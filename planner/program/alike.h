@@ -27,6 +27,10 @@ inline bool alike_made(const StorageInfo& a, const StorageInfo& b) {
          std::strcmp(a.kind, b.kind) == 0;
 }
 
+inline bool alike(const StorageInfo& a, const StorageInfo& b) {
+  return alike_made(a, b) && a.category == b.category && a.module == b.module;
+}
+
 /// All but the module.
 inline bool alike_run(const Compute& a, const Compute& b) {
   return std::strcmp(a.kind, b.kind) == 0 && a.backward == b.backward && a.dtype == b.dtype &&

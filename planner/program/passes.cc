@@ -19,10 +19,6 @@ constexpr std::size_t most_remembered = 256;
 /// leaves lies where the pass after next puts it (tests/passes_test.cc).
 constexpr std::int64_t copies_kept = 8;
 
-bool alike(const StorageInfo& a, const StorageInfo& b) {
-  return alike_made(a, b) && a.category == b.category && a.module == b.module;
-}
-
 bool alike(const Collective& a, const Collective& b) {
   return alike_sent(a, b) && a.module == b.module;
 }

@@ -9,10 +9,6 @@
 namespace shardfit::program {
 namespace {
 
-bool alike(const StorageInfo& a, const StorageInfo& b) {
-  return alike_made(a, b) && a.category == b.category && a.module == b.module;
-}
-
 /// Library workspaces and optimizer states are made in the first step and stay.
 bool made_once(const StorageInfo& storage) {
   return storage.category == Category::workspace || storage.category == Category::optimizer_state;

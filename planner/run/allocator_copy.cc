@@ -2,6 +2,7 @@
 // another moment.
 #include <algorithm>
 
+#include "base/number_table.h"
 #include "run/allocator.h"
 
 namespace shardfit::run {
@@ -55,32 +56,28 @@ std::optional<AllocatorStanding> CachingAllocator::standing(
   if (collects_ || !events_.empty() || !entered_.empty()) return std::nullopt;
   // Blocks come in no order: a sum of what each is hashed to.
   AllocatorStanding sum;
-  const auto mix = [](std::uint64_t hash, std::uint64_t value) {
-    hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 29);
-  };
   const auto add = [&](std::uint64_t hash) {
-    sum.first += mix(hash, 0xd6e8feb86659fd93u);
-    sum.second += mix(hash, 0xa0761d6478bd642fu);
+    sum.first += mixed(hash, 0xd6e8feb86659fd93u);
+    sum.second += mixed(hash, 0xa0761d6478bd642fu);
   };
   for (BlockHandle handle = 0; handle < blocks_.size(); ++handle) {
     const Block& block = blocks_[handle];
     if (block.state == BlockState::unused) continue;
     if (block.uses != none) return std::nullopt;
-    std::uint64_t hash = mix(static_cast<std::uint64_t>(block.address),
-                             static_cast<std::uint64_t>(block.size));
+    std::uint64_t hash =
+        mixed(static_cast<std::uint64_t>(block.address), static_cast<std::uint64_t>(block.size));
     if (block.state == BlockState::allocated && handle < owners.size()) {
       const std::uint32_t owner = owners[handle];
       const bool later = owner >= floor;
-      hash = mix(hash, std::uint64_t{later ? owner - less : owner} << 1 | (later ? 1 : 0));
-      hash = mix(hash, static_cast<std::uint64_t>(block.requested));
+      hash = mixed(hash, std::uint64_t{later ? owner - less : owner} << 1 | (later ? 1 : 0));
+      hash = mixed(hash, static_cast<std::uint64_t>(block.requested));
     }
-    add(mix(hash, static_cast<std::uint64_t>(block.state)));
+    add(mixed(hash, static_cast<std::uint64_t>(block.state)));
   }
-  for (const std::int64_t value : {stats_.retries, stats_.ooms, stats_.rejections,
-                                   stats_.driver_allocations, stats_.driver_frees,
-                                   stats_.peak.allocated, stats_.peak.reserved}) {
-    add(mix(sum.first, static_cast<std::uint64_t>(value)));
+  for (const std::int64_t value :
+       {stats_.retries, stats_.ooms, stats_.rejections, stats_.driver_allocations,
+        stats_.driver_frees, stats_.peak.allocated, stats_.peak.reserved}) {
+    add(mixed(sum.first, static_cast<std::uint64_t>(value)));
   }
   return sum;
 }

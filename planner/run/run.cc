@@ -4,6 +4,7 @@
 #include <cassert>
 #include <numeric>
 
+#include "base/number_table.h"
 #include "run/recurrence.h"
 
 namespace shardfit::run {
@@ -72,26 +73,23 @@ class Clock {
   static bool is_mark(const Instruction& instruction) {
     return instruction.action == Action::phase || instruction.action == Action::reset_peaks;
   }
-  std::int64_t marks_between(std::size_t first, std::size_t end) const {
-    const auto begin = program_.instructions.begin();
-    return std::count_if(begin + static_cast<std::ptrdiff_t>(first),
-                         begin + static_cast<std::ptrdiff_t>(end), is_mark);
+  /// Whether passes have marks.
+  bool has_marks(const Repeat& passes) const {
+    const auto first =
+        program_.instructions.begin() + static_cast<std::ptrdiff_t>(passes.first_instruction);
+    return std::any_of(first, first + static_cast<std::ptrdiff_t>(passes.length), is_mark);
   }
 
   /// What else must be alike before two passes: the highest moment since the last mark, at the same
   /// place of a pass where passes have marks.
   std::uint64_t peak_key(std::int64_t at) const {
-    const Repeat& of = recurrence_.repeat();
-    const bool marks = marks_between(of.first_instruction, of.first_instruction + of.length) > 0;
-    std::uint64_t key = 0;
-    const auto add = [&](std::int64_t value) {
-      key = (key ^ static_cast<std::uint64_t>(value)) * 0x9e3779b97f4a7c15u;
-      key ^= key >> 29;
-    };
-    add(peak_.allocated);
-    add(marks && peak_.peak_instruction >= 0 ? at - peak_.peak_instruction
-                                             : -1 - peak_.peak_instruction);
-    for (const std::int64_t bytes : peak_.categories) add(bytes);
+    const bool of_pass = has_marks(recurrence_.repeat()) && peak_.peak_instruction >= 0;
+    std::uint64_t key = mixed(0, static_cast<std::uint64_t>(peak_.allocated));
+    key = mixed(key, static_cast<std::uint64_t>(of_pass ? at - peak_.peak_instruction
+                                                        : -1 - peak_.peak_instruction));
+    for (const std::int64_t bytes : peak_.categories) {
+      key = mixed(key, static_cast<std::uint64_t>(bytes));
+    }
     return key;
   }
 
@@ -112,7 +110,6 @@ class Clock {
     if (skip.passes == 0) return 0;
     const std::size_t period = skip.period * skip.of->length;
     const std::uint32_t names = skip.period * skip.of->storages;
-    const bool marks = marks_between(at - period, at) > 0;
     std::size_t before = result_.phases.size();
     for (std::size_t i = at - period; i < at; ++i) {
       before -= program_.instructions[i].action == Action::phase ? 1 : 0;
@@ -129,7 +126,7 @@ class Clock {
         result_.phases.push_back(std::move(reading));
       }
     }
-    if (marks) peak_ = moved(peak_, skip.instructions());
+    if (has_marks(*skip.of)) peak_ = moved(peak_, skip.instructions());
     placement_.move_on(skip.of->floor, skip.names());
     return skip.instructions();
   }

@@ -147,10 +147,7 @@ class Search {
       most.bytes = std::max(most.bytes, static_cast<double>(judgement.unlimited.allocated_peak));
       most.instructions =
           std::max(most.instructions, static_cast<double>(program.instructions.size()));
-      const bool decides =
-          !worst || judgement.verdict > worst->verdict ||
-          (judgement.verdict == worst->verdict && judgement.headroom() < worst->headroom());
-      if (decides) worst = std::move(judgement);
+      if (!worst || decides_over(judgement, *worst)) worst = std::move(judgement);
       if (worst->verdict == Verdict::does_not_fit) break;
     }
     return *std::move(worst);

@@ -188,12 +188,7 @@ namespace {
 void take_worst(Option& option) {
   option.tightest = 0;
   for (std::size_t i = 1; i < option.gpus.size(); ++i) {
-    const Judgement& best = option.worst_gpu().judgement;
-    const Judgement& other = option.gpus[i].judgement;
-    if (other.verdict > best.verdict ||
-        (other.verdict == best.verdict && other.headroom() < best.headroom())) {
-      option.tightest = i;
-    }
+    if (decides_over(option.gpus[i].judgement, option.worst_gpu().judgement)) option.tightest = i;
   }
   const Gpu& worst = option.worst_gpu();
   option.job.job =

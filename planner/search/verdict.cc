@@ -107,6 +107,11 @@ const char* verdict_text(Verdict verdict) {
   return texts[static_cast<int>(verdict)];
 }
 
+bool decides_over(const Judgement& one, const Judgement& other) {
+  return one.verdict > other.verdict ||
+         (one.verdict == other.verdict && one.headroom() < other.headroom());
+}
+
 bool countable(const Program& program) {
   return std::none_of(program.storages.begin(), program.storages.end(), [](const StorageInfo& s) {
     return s.bytes > run::CachingAllocator::largest_total;

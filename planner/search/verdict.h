@@ -44,6 +44,9 @@ struct Judgement {
   std::int64_t headroom() const { return budget - needed; }
 };
 
+/// Of two GPUs of one job, the one that is further from fitting says what becomes of the job.
+bool decides_over(const Judgement& one, const Judgement& other);
+
 /// No storage is larger than an allocator can count; else a run says nothing.
 bool countable(const Program& program);
 

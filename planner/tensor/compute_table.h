@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/number_table.h"
 #include "tensor/program.h"
 
 namespace shardfit::tensor {
@@ -15,11 +16,7 @@ class ComputeTable {
   std::uint32_t id_of(const Compute& compute, std::vector<Compute>& computes);
 
  private:
-  void grow(const std::vector<Compute>& computes);
-
-  /// Indices, one more each, at or behind the place of their hash; 0 is empty. A power of two, at
-  /// most half full.
-  std::vector<std::uint32_t> slots_;
+  NumberTable numbers_;
   std::uint32_t last_ = 0;  // that was asked for
 };
 
