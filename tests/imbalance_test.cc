@@ -137,3 +137,39 @@ TEST_CASE("layers that were given unevenly are the cause, and a better cut the f
   REQUIRE(time != nullptr);
   CHECK(text(*time, "cause") == "16 layers instead of 4, as stage-layers says");
 }
+
+TEST_CASE("DataParallel: GPU 0 is named with what it alone holds, and a process a GPU is the fix") {
+  const auto plan = plan_of(
+      "--model llama-3.2-1b --framework plain-pytorch --micro-batch 4 --sequence 1024 --on 2xh200 "
+      "--parallel data-parallel");
+  const Value* memory = find(plan, "memory");
+  REQUIRE(memory != nullptr);
+  CHECK((*memory)["gpu"].GetInt() == 0);
+  CHECK(has(text(*memory, "cause"), "it alone has the optimizer's states"));
+  CHECK(has(text(*memory, "cause"), "gathers the outputs of all GPUs"));
+  const Value* time = find(plan, "time");
+  REQUIRE(time != nullptr);
+  REQUIRE((*time)["fix"].IsObject());
+  CHECK(has((*time)["fix"]["words"].GetString(), "parallel ddp"));
+  CHECK((*time)["fix"]["step_seconds"].GetDouble() <
+        plan["options"][0]["step_seconds"].GetDouble());
+}
+
+TEST_CASE("DataParallel under the Trainer has no autocast, which is said; its fix has") {
+  const std::string job = "--model llama-3.2-1b --micro-batch 4 --sequence 1024 ";
+  const auto mixed = plan_of(job + "--on 2xh200 --parallel data-parallel");
+  const auto full = plan_of(job + "--on 2xh200 --parallel data-parallel --precision fp32");
+  CHECK(most_needed(mixed) == most_needed(full));
+  const auto says = [](const rapidjson::Document& plan) {
+    for (const Value& warning : plan["options"][0]["warnings"].GetArray()) {
+      if (has(warning.GetString(), "no autocast under DataParallel")) return true;
+    }
+    return false;
+  };
+  CHECK(says(mixed));
+  CHECK(!says(full));
+  // One GPU is not wrapped.
+  const auto one = plan_of(job + "--on h200 --parallel data-parallel");
+  CHECK(most_needed(one) == most_needed(plan_of(job + "--on h200")));
+  CHECK(!says(one));
+}

@@ -83,6 +83,12 @@ TEST_CASE(
   test::check_exact("torchtitan.yaml", 13, 24);
 }
 
+TEST_CASE(
+    "exact readings: DataParallel is equal to the byte on every GPU, in plain loops and in the "
+    "Trainer") {
+  test::check_exact("data_parallel.yaml", 22);
+}
+
 TEST_CASE("exact readings: stages of torchtitan's pipelines are equal to the byte") {
   test::check_exact("torchtitan_pipeline.yaml", 11, 20);
 }

@@ -36,7 +36,10 @@ const std::pair<std::string, std::string>& head_of(const TrainingJob& job,
 }
 
 void set_job_words(const TrainingJob& job, const spec::FamilySpec& family, Globals& globals) {
-  globals.set("micro_batch", Value::of(job.micro_batch));
+  // The loop of DataParallel has the batch of all its GPUs.
+  const std::int64_t gpus = job.data_parallel ? job.data_parallel->gpus : 1;
+  globals.set("micro_batch", Value::of(job.micro_batch * gpus));
+  globals.set("data_parallel", Value::of_bool(job.data_parallel.has_value()));
   globals.set("sequence", Value::of(job.sequence));
   globals.set("decoder_sequence",
               Value::of(job.decoder_sequence > 0 ? job.decoder_sequence : job.sequence));

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <map>
 
+#include "program/strategies/mesh.h"
 #include "tensor/engine.h"
 #include "tensor/ops.h"
 
@@ -117,6 +118,28 @@ bool by_number(Recompute policy) {
 
 struct Holder;
 
+/// A module and what is in it as they stand: a copy that DataParallel made for the pass, which goes
+/// when nobody holds it.
+class HeldModule {
+ public:
+  HeldModule() = default;
+  HeldModule(Machine& machine, const Module& module) {
+    for (Module& each : machine.modules) {
+      if (!is_below(each, module)) continue;
+      for (std::size_t i = 0; i < each.tensors.size(); ++i) {
+        if (each.tensors[i]) held_.emplace_back(Place{&each, i}, each.tensors[i]);
+      }
+    }
+  }
+  /// The model has what is held, and the other way round.
+  void exchange() {
+    for (auto& [place, tensor] : held_) std::swap(place.module->tensors[place.index], tensor);
+  }
+
+ private:
+  std::vector<std::pair<Place, Tensor>> held_;
+};
+
 /// One checkpointed call (checkpoint.py, _CheckpointFrame).
 struct Frame : std::enable_shared_from_this<Frame> {
   Machine& machine;
@@ -124,6 +147,7 @@ struct Frame : std::enable_shared_from_this<Frame> {
   ValueList arguments;   // the named ones; the first, positional one is empty here
   tensor::Saved hidden;  // kept as autograd keeps tensors: outer hooks see it
   bool hidden_wants_gradient = false;
+  HeldModule copy;
   bool autocast, cache;
   std::unique_ptr<SelectiveStorage> selective;
   std::vector<std::weak_ptr<Holder>> holders;
@@ -211,17 +235,27 @@ void Frame::recompute() {
     const Scoped<bool> grad(runtime.grad_enabled, true);
     const AutocastAgain again(runtime, autocast, cache);
     const Scoped<tensor::OperatorMode*> operators(runtime.mode, mode.get());
+    copy.exchange();
     machine.forward(module, inputs);
+    copy.exchange();
   }
   runtime.hooks.pop_back();
   if (runtime.stopped()) runtime.resume();
 }
 
-Value checkpointed(Machine& machine, const Module& module, ValueList arguments, Recompute policy,
-                   bool early_stop) {
+struct Checkpointed {
+  Recompute policy;
+  bool early_stop;
+  bool copied;  // the module is a copy
+};
+
+Value checkpointed(Machine& machine, const Module& module, ValueList arguments,
+                   const Checkpointed& how) {
   Runtime& runtime = machine.runtime;
+  const Recompute policy = how.policy;
   auto frame = std::make_shared<Frame>(machine, module, arguments);
-  frame->early_stop = early_stop;
+  frame->early_stop = how.early_stop;
+  if (how.copied) frame->copy = HeldModule(machine, module);
   if (selective(policy)) frame->selective = std::make_unique<SelectiveStorage>(policy);
   ForwardHooks hooks(frame);
   std::unique_ptr<SelectiveStorage::Caching> mode;
@@ -327,7 +361,7 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
   if (policy == Recompute::none) return;
   const bool is_reentrant = job.reentrant;
   const std::int64_t first = job.recompute_blocks;
-  const bool early_stop = job.early_stop;
+  const Checkpointed how{policy, job.early_stop, job.data_parallel.has_value()};
   const std::int64_t from = job.recompute_from;
   const std::vector<std::int64_t> chosen = job.chosen_blocks;
   machine.recompute = [=, &machine, &state](const Module& module, ValueList arguments) {
@@ -342,7 +376,7 @@ Checkpointing::Checkpointing(const TrainingJob& job, Machine& machine)
       if (!whole) return machine.forward(module, arguments);
     }
     if (is_reentrant) return reentrant(machine, module, std::move(arguments));
-    return checkpointed(machine, module, std::move(arguments), policy, early_stop);
+    return checkpointed(machine, module, std::move(arguments), how);
   };
 }
 

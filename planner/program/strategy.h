@@ -46,6 +46,8 @@ class Strategy {
   virtual bool optimizes_on_host() const { return false; }
   /// The first micro-batch of a step enters the wrapper's no_sync(), before it is made.
   virtual void enter_no_sync() {}
+  /// What the wrapped model is called with becomes this rank's part of it; before_forward follows.
+  virtual void scatter(model::ValueList&) {}
   /// Before and after the wrapped model's forward. `synchronize`: gradients of this pass are
   /// exchanged.
   virtual void before_forward(bool synchronize) = 0;
@@ -80,6 +82,15 @@ struct DdpJob {
   bool buffers = true;     // the module's are sent before each forward; false: it was given none
   bool init_sync = false;  // rank 0's parameters and buffers are sent to the others at the start
   bool no_sync = false;    // only the last micro-batch of a step exchanges gradients
+};
+
+/// torch.nn.DataParallel: one process with several GPUs, of which the first has model, optimizer
+/// and the loop; the batch is that of all of them.
+inline constexpr const char* gathered_outputs = "gathered_outputs";  // kind of what the first holds
+struct DataParallelJob {
+  std::int64_t gpus = 2;
+  std::int64_t gpu = 0;
+  bool counts_labels = false;  // a number a GPU comes with the batch of a causal model
 };
 
 /// One call of fully_shard.
@@ -155,6 +166,7 @@ std::unique_ptr<Optimizer> make_zero_redundancy(std::unique_ptr<Optimizer> inner
                                                 const ZeroRedundancyJob& job);
 
 std::unique_ptr<Strategy> make_ddp(const DdpJob& job, model::Machine& machine);
+std::unique_ptr<Strategy> make_data_parallel(const DataParallelJob& job, model::Machine& machine);
 std::unique_ptr<Strategy> make_fsdp2(const Fsdp2Job& job, model::Machine& machine);
 std::unique_ptr<Strategy> make_fsdp1(const Fsdp1Job& job, model::Machine& machine);
 

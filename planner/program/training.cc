@@ -62,7 +62,7 @@ class Trainer : public model::Host {
     strategy_ = make_strategy();
     wraps_late_ = job_.titan && job_.ddp;
     if (strategy_ && !wraps_late_) strategy_->wrap(root_);
-    if (runtime_.meta) {
+    if (runtime_.meta && !job_.data_parallel) {
       runtime_.meta = false;
       materialize(machine_, root_);
     }
@@ -214,6 +214,7 @@ class Trainer : public model::Host {
     if (job_.fsdp2) return make_fsdp2(*job_.fsdp2, machine_);
     if (job_.fsdp1) return make_fsdp1(*job_.fsdp1, machine_);
     if (job_.ddp) return make_ddp(*job_.ddp, machine_);
+    if (job_.data_parallel) return make_data_parallel(*job_.data_parallel, machine_);
     return nullptr;
   }
 
@@ -234,7 +235,10 @@ class Trainer : public model::Host {
     if (std::exchange(wraps_late_, false)) strategy_->wrap(root_);
     const bool last = ++forwards_ % job_.accumulation == 0;
     const bool synchronize = !accumulates_unsynchronized() || last;
-    if (strategy_) strategy_->before_forward(synchronize);
+    if (strategy_) {
+      strategy_->scatter(list);
+      strategy_->before_forward(synchronize);
+    }
     Value result = machine_.call(root_, std::move(list));
     if (strategy_) strategy_->after_forward(synchronize, result);
     return result;
@@ -317,7 +321,8 @@ bool blocks_stand_alone(const TrainingJob& job) {
   const bool by_number = job.recompute == Recompute::every_second ||
                          job.recompute == Recompute::first_blocks ||
                          job.recompute == Recompute::chosen_blocks;
-  return !by_number && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.titan;
+  return !by_number && !job.fsdp1 && !job.fsdp2 && !job.deepspeed && !job.titan &&
+         !job.data_parallel;
 }
 
 /// What a framework's program makes before training, if it has a function for that; it lives to the
@@ -392,7 +397,8 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
   machine.parameter_dtype = family_->built_in == "fp32" ? DType::f32 : job.parameters;
   runtime.meta = job.titan ||
                  (job.fsdp2 && (job.fsdp2->built_on_meta || job.fsdp2->built_on_host)) ||
-                 (job.fsdp1 && job.fsdp1->built_on_host);
+                 (job.fsdp1 && job.fsdp1->built_on_host) ||
+                 (job.data_parallel && job.data_parallel->gpu > 0);
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }
@@ -457,6 +463,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
     // the third. FSDP1 settles its order of gathers over several.
     int first_alike = job.fsdp1 ? 4 : job.fsdp2 ? 3 : 2;
     if (job.ddp) first_alike = job.ddp->static_graph ? 4 : 3;
+    if (job.data_parallel) first_alike = 3;  // its second pass takes another library handle
     StepRange range, range_end;
     const bool pipelined = job.titan && job.titan->pipeline > 1;  // a pass is the whole schedule
     PassLoop passes(loop, runtime.program, job.accumulation,

@@ -96,6 +96,7 @@ struct TrainingJob {
   std::vector<double> expert_shares;  // one an expert, in any unit
   std::optional<LoraJob> lora;
   std::optional<DdpJob> ddp;
+  std::optional<DataParallelJob> data_parallel;  // whose GPUs take `micro_batch` samples each
   std::optional<Fsdp2Job> fsdp2;
   std::optional<Fsdp1Job> fsdp1;
   std::optional<ZeroRedundancyJob> zero_redundancy;

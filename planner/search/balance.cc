@@ -11,6 +11,7 @@
 #include "search/plan.h"
 #include "search/sharing.h"
 #include "search/stage_cut.h"
+#include "search/training_job.h"
 
 namespace shardfit::search {
 namespace {
@@ -151,6 +152,14 @@ std::optional<Candidate> even_shards(const Option& option) {
   return simulate(option, Parallel::fsdp2, std::move(changed), words);
 }
 
+/// A process a GPU, each with a loop of its own.
+Candidate own_loops(const Option& option) {
+  RankJob changed = unshared(option);
+  set_precision(option.spec->job.precision.value, changed.job);  // as it was before drop_autocast
+  return simulate(option, Parallel::ddp, std::move(changed),
+                  "parallel ddp, a process for each GPU");
+}
+
 /// The same job under other words of a person.
 Candidate simulate_as(const Option& option, const spec::OptionSpec& spec, std::string words) {
   return candidate_of(make_option(spec, option.parallel, unshared(option), *option.lowering),
@@ -237,6 +246,9 @@ class Fixes {
     if (option_.parallel == Parallel::zero1 && !option_.job.job.megatron && bytes) {
       take(one, known(Step::shards));
     }
+    if (option_.parallel == Parallel::data_parallel && (bytes || time)) {
+      take(one, known(Step::loops));
+    }
   }
 
  private:
@@ -247,7 +259,8 @@ class Fixes {
     schedule_for_time,
     passes,
     vocabulary,
-    shards
+    shards,
+    loops
   };
 
   std::optional<Candidate> made(Step step) const {
@@ -264,6 +277,8 @@ class Fixes {
         return vocabulary_parallel(option_);
       case Step::shards:
         return even_shards(option_);
+      case Step::loops:
+        return own_loops(option_);
     }
     return {};
   }

@@ -188,6 +188,32 @@ std::string cause_in_dealt_states(const Gpu& gpu) {
          " alone has " + size(largest) + ", and its states go to one rank";
 }
 
+/// DataParallel's loop runs on one GPU.
+std::string cause_in_loop(const Gpu& more, const Gpu& less) {
+  double outputs = 0;
+  for (const run::LiveStorage& live : more.peak.live) {
+    const StorageInfo& storage = more.program->storages[live.storage];
+    if (std::strcmp(storage.kind, program::gathered_outputs) == 0) {
+      outputs += static_cast<double>(live.block_bytes);
+    }
+  }
+  const auto more_of = [&](std::initializer_list<Category> categories) {
+    double bytes = 0;
+    for (const Category category : categories) {
+      bytes += static_cast<double>(of(more, category) - of(less, category));
+    }
+    return bytes;
+  };
+  std::vector<Part> parts{
+      {more_of({Category::optimizer_state}), "it alone has the optimizer's states"},
+      {more_of({Category::gradient, Category::communication}),
+       "gradients of all GPUs are added up there"},
+      {more_of({Category::parameter}), "it keeps the model, the others have it for a pass"},
+      {outputs, "DataParallel gathers the outputs of all GPUs there"}};
+  const std::string text = join_parts(std::move(parts), 3);
+  return text.empty() ? more_of_categories(more, less) : text;
+}
+
 }  // namespace
 
 std::int64_t stage_of(const Option& option, const Gpu& gpu) {
@@ -210,12 +236,16 @@ std::int64_t layers_of(const Gpu& gpu) {
 
 std::string cause_of_memory(const Option& option, const Gpu& more, const Gpu& less) {
   if (option.split.pipeline > 1) return cause_in_pipeline(option, more, less);
+  if (option.parallel == spec::Parallel::data_parallel) return cause_in_loop(more, less);
   const bool dealt = option.parallel == spec::Parallel::zero1 && !option.job.job.megatron &&
                      of(more, Category::optimizer_state) > of(less, Category::optimizer_state);
   return dealt ? cause_in_dealt_states(more) : more_of_categories(more, less);
 }
 
 std::string cause_of_time(const Option& option, const Gpu& more, const Gpu& less) {
+  if (option.parallel == spec::Parallel::data_parallel) {
+    return "DataParallel's loop, with the optimizer's step, runs on it alone";
+  }
   if (option.split.pipeline < 2) return "";
   std::vector<std::string> texts;
   const std::int64_t own = layers_of(more), other = layers_of(less);

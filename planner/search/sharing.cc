@@ -86,6 +86,10 @@ std::string what_is_shared(const program::TrainingJob& job, Parallel parallel,
       return "every layer's matrices are split; each card sees the whole batch";
     case Parallel::pipeline:
       return "the layers are split; micro-batches pass from card to card";
+    case Parallel::data_parallel:
+      return "the batch is split; one process keeps model, gradients and optimizer states on GPU 0 "
+             "and copies the model to the others for each pass, whose outputs and gradients come "
+             "back to GPU 0";
     case Parallel::none:
     case Parallel::automatic:
       break;
@@ -161,6 +165,11 @@ std::vector<RankGroup> rank_groups(const program::TrainingJob& job, Parallel par
   if (job.megatron) return megatron_groups(*job.megatron);
   if (job.titan && parallel == Parallel::tensor) return titan_tensor_groups(*job.titan);
   if (parallel == Parallel::ddp) return {{0, counted(count), "a replica"}};
+  if (parallel == Parallel::data_parallel) {
+    std::vector<int> copies = counted(count);
+    copies.erase(copies.begin());
+    return {{0, {0}, "model and loop"}, {1, std::move(copies), "a copy a pass"}};
+  }
   std::vector<RankGroup> groups;  // shares differ: parameters do not divide evenly
   for (int rank = 0; rank < count; ++rank) {
     groups.push_back({rank, {rank}, "rank " + std::to_string(rank)});
@@ -274,6 +283,14 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     job.ddp->init_sync = true;
     // transformers' Trainer enters no_sync for all but the last pass (Accelerator.accumulate)
     job.ddp->no_sync = job.framework == "hf-trainer";
+  }
+  if (parallel == Parallel::data_parallel && ranks > 1) {
+    const bool trainer = job.framework == "hf-trainer";
+    job.data_parallel = program::DataParallelJob{ranks, rank, trainer};
+    if (trainer) {  // which has no autocast then
+      job.autocast.reset();
+      job.grad_scaler = false;
+    }
   }
   if (parallel == Parallel::zero1) {
     job.zero_redundancy = program::ZeroRedundancyJob{};

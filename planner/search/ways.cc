@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/format.h"
+#include "search/data_parallel.h"
 #include "search/long_steps.h"
 #include "search/nearest_degree.h"
 #include "search/sharing.h"
@@ -316,12 +317,14 @@ spec::Assumption units_of_fsdp1(const program::TrainingJob& job) {
       "transformer_auto_wrap_policy with use_orig_params; the embedding, the head and the last "
       "norm are the outermost unit's";
   if (job.lora) {
-    because += "; a flat parameter with an adapter in it takes gradients of the frozen weights "
-               "beside it";
+    because +=
+        "; a flat parameter with an adapter in it takes gradients of the frozen weights "
+        "beside it";
     // Trainer._fsdp_qlora_plugin_updates, peft.utils.other.fsdp_auto_wrap_policy
     if (job.framework == "hf-trainer") {
-      because += ", which it does not where the Trainer wraps adapters apart as PEFT's "
-                 "fsdp_auto_wrap_policy says: that needs less and is not modelled";
+      because +=
+          ", which it does not where the Trainer wraps adapters apart as PEFT's "
+          "fsdp_auto_wrap_policy says: that needs less and is not modelled";
     }
   }
   return {"units", "a block each, the rest one", because};
@@ -364,6 +367,8 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   Way way;
   way.parallel = trial.parallel;
   way.lowering = lowerings.share(option);
+  const bool copies = trial.parallel == Parallel::data_parallel && option.cluster.count > 1;
+  if (copies) drop_autocast(option);
   auto job = job_of_option(option, alone ? 1 : split->data, *way.lowering, faults);
   if (!job) return {};
   if (megatron) set_megatron(option, trial.parallel, *split, *way.lowering, *job, faults);
@@ -381,6 +386,7 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                                 "that no card holds the whole model"});
   }
   if (trial.parallel == Parallel::fsdp1) job->assumptions.push_back(units_of_fsdp1(job->job));
+  if (copies) warn_of_data_parallel(asked, *job);
   if (foreign) {
     job->assumptions.push_back({"program of " + name_of(trial.parallel), "Megatron-core's",
                                 framework_of(asked) +

@@ -61,8 +61,8 @@ std::span<const std::string> attention_names() {
   return words;
 }
 std::span<const std::string> parallel_names() {
-  static const Words words{"auto",  "none",  "ddp",    "zero1",    "zero2",      "zero3",
-                           "fsdp1", "fsdp2", "tensor", "pipeline", "independent"};
+  static const Words words{"auto",  "none",  "ddp",    "zero1",    "zero2",         "zero3",
+                           "fsdp1", "fsdp2", "tensor", "pipeline", "data-parallel", "independent"};
   return words;
 }
 std::span<const std::string> schedule_names() {

@@ -48,7 +48,7 @@ class JobReader {
     job_.experts = text("experts");
     job_.allocator = text("allocator");
     read_lora();
-    read_parallel();
+    job_.parallel = choice<Parallel>("parallel", parallel_names());
     job_.peer_access = switched("peer-access");
     job_.stray_contexts = switched("stray-contexts");
     job_.host_links = host_links();
@@ -211,22 +211,6 @@ class JobReader {
       }
     }
     return targets;
-  }
-
-  /// A word that people look for and that is no way to share a job here.
-  void read_parallel() {
-    const Node* node = map_.find("parallel");
-    for (const char* word : {"data-parallel", "dataparallel", "DataParallel", "dp"}) {
-      if (!node || node->text != word) continue;
-      faults_.error(node->where, "torch.nn.DataParallel is not modelled",
-                    {"it is one process: each step copies the model to every card, gathers the "
-                     "outputs (all logits) on GPU 0 and sums the gradients there, which alone has "
-                     "the optimizer's states, so that GPU 0 is full while the others are not",
-                     "give --parallel ddp, which shares the batch in the same way and loads all "
-                     "cards alike"});
-      return;
-    }
-    job_.parallel = choice<Parallel>("parallel", parallel_names());
   }
 
   /// The items of a list, or of one text with commas, each with its place.

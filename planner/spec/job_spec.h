@@ -67,6 +67,7 @@ enum class Parallel {
   fsdp2,
   tensor,
   pipeline,
+  data_parallel,  // torch.nn.DataParallel: one process
   independent
 };
 enum class Schedule { one_f_one_b, gpipe, interleaved_1f1b, zero_bubble, zbv };

@@ -23,7 +23,7 @@ using spec::Node;
 /// change its loop.
 std::string unsupported_trainer(const Node& c) {
   const std::string strategy = text(at(c, "parallel"), "strategy");
-  if (strategy != "none") return "strategy " + strategy;
+  if (strategy != "none" && strategy != "data-parallel") return "strategy " + strategy;
   if (text(c, "program") != "trainer-1") return "program " + text(c, "program");
   const std::string release = text(c, "framework_version");
   if (release.find("transformers 5.24") == std::string::npos) {
@@ -51,8 +51,11 @@ std::string unsupported(const Node& c) {
   const Node& parallel = at(c, "parallel");
   const std::string strategy = text(parallel, "strategy");
   const bool known = strategy.empty() || strategy == "none" || strategy == "ddp" ||
-                     strategy == "fsdp2" || strategy == "fsdp1";
+                     strategy == "fsdp2" || strategy == "fsdp1" || strategy == "data-parallel";
   if (!known) return "strategy " + strategy;
+  if (strategy == "data-parallel" && truth(c, "reentrant")) {
+    return "reentrant recompute under DataParallel";
+  }
   if (truth(c, "compile")) return "torch.compile";
   if (given(c, "quantization")) return "quantization";
   if (given(c, "adapter")) return "adapter";
@@ -211,6 +214,12 @@ void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
   if (text(c, "profile") == "torchtitan") return read_titan(c, out, faults);
   if (text(parallel, "strategy") == "fsdp2") read_fsdp2(c, out, faults);
   if (text(parallel, "strategy") == "fsdp1") read_fsdp1(c, out, faults);
+  if (text(parallel, "strategy") == "data-parallel") {
+    const bool trainer = text(c, "profile") == "hf-trainer";
+    out.job.data_parallel = program::DataParallelJob{whole(parallel, "data", 2, faults),
+                                                     whole(c, "rank", 0, faults), trainer};
+    if (trainer) out.job.autocast.reset();
+  }
   if (text(parallel, "strategy") != "ddp") return;
   program::DdpJob ddp;
   ddp.ranks = whole(parallel, "data", 2, faults);

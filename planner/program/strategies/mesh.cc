@@ -42,13 +42,13 @@ void move_to_device(Runtime& runtime, const Tensor& tensor) {
   runtime.rebase(tensor, there);
 }
 
+}  // namespace
+
 bool is_below(const model::Module& module, const model::Module& top) {
   const std::size_t length = top.path.size();
   return length == 0 || (module.path.starts_with(top.path) &&
                          (module.path.size() == length || module.path[length] == '.'));
 }
-
-}  // namespace
 
 void move_to_device(Runtime& runtime, const ModelPlaces& places,
                     const std::vector<model::Parameter>& parameters,

@@ -30,6 +30,9 @@ class ModelPlaces {
   std::vector<const model::Module*> with_buffers_;
 };
 
+/// Whether a module is `top` or in it.
+bool is_below(const model::Module& module, const model::Module& top);
+
 /// Takes what was built on the host to the device before it is sharded: these parameters, then the
 /// buffers below the modules, one by one. What is there already stays.
 void move_to_device(tensor::Runtime& runtime, const ModelPlaces& places,
