@@ -51,7 +51,8 @@ const std::string classifier =
 }  // namespace
 
 TEST_CASE("exact readings: graphs of a person's own are equal to the byte") {
-  test::check_exact("graphs.yaml", 7);
+  test::check_exact("graphs.yaml", 9);
+  test::check_exact("random_graphs.yaml", 24);
 }
 
 TEST_CASE("branches and skips: sizes follow from shapes, parameters are counted") {

@@ -243,8 +243,8 @@ void NetworkGraph::write_over(const Call& call) {
   const auto number = static_cast<std::int32_t>(calls_.size() - 1);
   for (const auto& [input, op] : call.part->writes) {
     Shared& storage = storages_[read(call, input).storage];
-    // The trace of the whole knows whether that may be.
-    if (storage.kept) throw NotInParts();
+    // The trace of the whole knows whether that may be, and what it was a view of.
+    if (storage.kept || storage.viewed) throw NotInParts();
     if (storage.maker.call < 0) storage.maker = {number, op};
   }
 }
@@ -269,12 +269,11 @@ std::uint32_t NetworkGraph::result_of(const Call& call) {
     storages_.push_back({storage_ids_ + static_cast<std::uint32_t>(part.storage.own()),
                          part.bytes,
                          part.maker < 0 ? By() : By{number, part.maker},
-                         {},
-                         false,
-                         false});
+                         {}});
   } else {
     value.storage = read(call, part.storage.input()).storage;
   }
+  if (part.view) storages_[value.storage].viewed = true;
   storage_ids_ += part.storages;
   value.edge = static_cast<std::uint32_t>(edges_.size());
   value.producer = value.edge;

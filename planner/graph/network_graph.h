@@ -63,6 +63,7 @@ class NetworkGraph : public model::NetworkRunner, public tensor::OperatorRecorde
     By maker, keeper;
     bool of_layers = false;  // several keep it
     bool kept = false;       // by a part so far
+    bool viewed = false;     // another tensor is on it
   };
   struct Make {
     const model::CompiledClass* type = nullptr;

@@ -124,6 +124,7 @@ void PartRunner::forward(const Asked& asked, Part& part, Ahead* ahead) {
   const std::vector<PartInput>& inputs = *asked.inputs;
   part.form = forms_.number(*run.result.get());
   part.body = Place::own(0);
+  part.view = static_cast<bool>(run.result->base);
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].body != i) continue;
     const Tensor& input = run.inputs[i];

@@ -115,6 +115,7 @@ struct Part {
   std::pmr::vector<std::pair<Place, Place>> keeps;
   std::pmr::vector<std::uint32_t> reached;  // inputs, by slot, that gradients go to
   bool in_place = false;                    // an input has another history than before
+  bool view = false;                        // it gives a view of another tensor
 };
 
 /// What a part's backward does where gradients are as some words say (below).

@@ -333,20 +333,33 @@ GraphValues::Made GraphValues::make(const GraphOperator& op, const std::vector<T
   return made;
 }
 
+namespace {
+
+/// Parameters and buffers of a module and of those in it.
+template <class Visit>
+void for_each_tensor(const Module& module, const Visit& visit) {
+  for (const Tensor& t : module.tensors) {
+    if (t) visit(t);
+  }
+  for_each_child(module, [&](const Module& child) { for_each_tensor(child, visit); });
+}
+
+}  // namespace
+
 GraphValues::Ran GraphValues::build_and_run(const GraphOperator& op,
                                             const std::vector<Tensor>& inputs,
                                             const std::string& path, Made made) {
   const spec::ClassSpec& kind = *op.kind;
   Ran ran;
   ran.in_place = made.in_place;
+  const std::size_t modules = machine_.modules.size();
   const Module* module = machine_.build(*library_.find(kind.name), std::move(made.takes), path);
-  ran.has_parameters = std::any_of(module->tensors.begin(), module->tensors.end(),
-                                   [](const Tensor& t) { return t && t->leaf_requires_grad; });
-  for (const Tensor& t : module->tensors) {
-    if (t && t.count() == 0) {
+  for_each_tensor(*module, [&](const Tensor& t) {
+    ran.has_parameters = ran.has_parameters || t->leaf_requires_grad;
+    if (t.count() == 0) {
       throw ModelError(op.where, path, "it has a weight of " + tensor::shape_text(t.shape()));
     }
-  }
+  });
   ValueList arguments;
   for (const Tensor& t : inputs) arguments.push_back(Value::of(t));
   if (spec::joins(kind)) arguments = {Value::of_list(std::move(arguments))};
@@ -357,7 +370,7 @@ GraphValues::Ran GraphValues::build_and_run(const GraphOperator& op,
   if (ran.result.count() == 0) {
     throw ModelError(op.where, path, "it gives nothing: " + tensor::shape_text(ran.result.shape()));
   }
-  machine_.modules.pop_back();
+  while (machine_.modules.size() > modules) machine_.modules.pop_back();
   return ran;
 }
 

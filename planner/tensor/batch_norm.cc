@@ -47,30 +47,62 @@ bool by_cudnn(const Tensor& x, const Tensor& weight) {
   return x.dtype() != DType::f16 || weight.dtype() == DType::f32;
 }
 
+/// Kernels for channels that lie together (native/cuda/Normalization.cuh,
+/// batch_norm_use_channels_last_kernels).
+bool channels_together(const Tensor& x) {
+  return is_channels_last(x) || (x.contiguous() && x->stride[1] == 1);
+}
+
+/// Places as one dimension: a copy where the strides do not allow it.
+Tensor places_merged(const Tensor& x) {
+  return reshape(detach(x), Shape{x.size(0), x.size(1), -1});
+}
+
+/// Of PyTorch's own kernels, in training, with the channels together or without a gradient of the
+/// input: the sums of all places first, then the elements (cuda/Normalization.cu,
+/// batch_norm_backward_cuda).
+void sums_then_elements(const Node& node, const Tensor& gradient, const Tensor& x, DType dtype,
+                        Gradients& out) {
+  Runtime& runtime = x.runtime();
+  const Shape channels{x.size(1)};
+  Tensor sum, product;
+  {
+    const bool together = channels_together(gradient) && channels_together(x);
+    const Tensor input = together ? x : places_merged(x);
+    const Tensor merged = together ? gradient : places_merged(gradient);
+    if (node.wants(0)) {
+      sum = runtime.empty(channels, DType::f32);
+      product = runtime.empty(channels, DType::f32);
+    }
+    out[1] = runtime.empty(channels, dtype);
+    out[2] = runtime.empty(channels, dtype);
+    if (together) stage(runtime, x, 2);
+  }
+  if (node.wants(0)) out[0] = empty_in(runtime, x.shape(), x.dtype(), is_channels_last(x));
+}
+
 /// number: training, by cuDNN.
 void batch_norm_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
   const Tensor x = node.load(0);
-  const Tensor weight = node.load(1);
-  const bool training = node.number[0] != 0;
-  const bool last = suggests_channels_last(x);
+  const DType dtype = node.load(1).dtype();
+  const bool cudnn = node.number[1] != 0;
   const Shape channels{x.size(1)};
-  const Tensor gradient = contiguous_in(in[0], last);
-  if (!node.number[1] && last && training) {
-    // The sums of all places first, then the elements (cuda/Normalization.cu,
-    // batch_norm_backward_cuda).
-    const Tensor sum = runtime.empty(channels, DType::f32);
-    const Tensor product = runtime.empty(channels, DType::f32);
-    out[1] = runtime.empty(channels, weight.dtype());
-    out[2] = runtime.empty(channels, weight.dtype());
-    stage(runtime, x, 2);
-    out[0] = empty_in(runtime, x.shape(), x.dtype(), true);
+  if (!cudnn && node.number[0] != 0 && (channels_together(x) || !node.wants(0))) {
+    sums_then_elements(node, in[0], x, dtype, out);
   } else {
+    const bool last = cudnn && suggests_channels_last(x);
+    const Tensor input = cudnn ? x : places_merged(x);
+    const Tensor gradient = cudnn ? contiguous_in(in[0], last) : places_merged(in[0]);
     out[0] = empty_in(runtime, x.shape(), x.dtype(), last);
-    out[1] = runtime.empty(channels, weight.dtype());
-    out[2] = runtime.empty(channels, weight.dtype());
+    out[1] = runtime.empty(channels, dtype);
+    out[2] = runtime.empty(channels, dtype);
   }
-  if (runtime.watched()) runtime.ran("batch_norm", {gradient, x}, {out[0], out[1], out[2]});
+  if (runtime.watched()) {
+    std::vector<Tensor> made{out[1], out[2]};
+    if (out[0]) made.insert(made.begin(), out[0]);
+    runtime.ran("batch_norm", {in[0], x}, made);
+  }
   for (int i = 0; i < 3; ++i) {
     if (!node.wants(i)) out[static_cast<std::size_t>(i)].reset();
   }
@@ -78,15 +110,19 @@ void batch_norm_backward(Node& node, Gradients& in, Gradients& out) {
 
 }  // namespace
 
-Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, bool training) {
-  Runtime& runtime = x.runtime();
+Tensor batch_norm(const Tensor& input, const Tensor& weight, const Tensor& bias, bool training) {
+  Runtime& runtime = input.runtime();
   const Scoped<const char*> label(runtime.label.kind, "batch_norm");
-  if (x.rank() < 2 || weight.rank() != 1 || weight.size(0) != x.size(1) ||
+  if (input.rank() < 2 || weight.rank() != 1 || weight.size(0) != input.size(1) ||
       !(weight.shape() == bias.shape())) {
-    throw ShapeError("batch_norm: input " + shape_text(x.shape()) + ", weight " +
+    throw ShapeError("batch_norm: input " + shape_text(input.shape()) + ", weight " +
                      shape_text(weight.shape()) + ", bias " + shape_text(bias.shape()));
   }
-  const bool cudnn = by_cudnn(x, weight);
+  // cuDNN's is given a copy where the input is in neither format, and that is what is kept
+  // (native/Normalization.cpp, _batch_norm_impl_index).
+  const bool cudnn = by_cudnn(input, weight);
+  const bool last = suggests_channels_last(input);
+  const Tensor x = cudnn ? contiguous_in(input, last) : input;
   NodeRef node;
   if (runtime.grad_enabled &&
       (x.requires_grad() || weight.requires_grad() || bias.requires_grad())) {
@@ -98,17 +134,20 @@ Tensor batch_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, boo
     node->save(weight);
     node->number = {training, cudnn, 0, 0};
   }
-  const bool last = suggests_channels_last(x);
-  const Tensor input = contiguous_in(detach(x), last);
-  Tensor out = empty_in(runtime, x.shape(), x.dtype(), last);
+  Tensor out = x.dense() ? runtime.empty_strided(x.shape(), x->stride, x.dtype())
+                         : empty_in(runtime, x.shape(), x.dtype(), last);
   std::vector<Tensor> made{out};
   if (training) {
     const Shape channels{x.size(1)};
     made.push_back(runtime.empty(channels, DType::f32));
     made.push_back(runtime.empty(channels, DType::f32));
-    if (last && !cudnn) stage(runtime, x, 4);
+    if (!cudnn && channels_together(x)) {
+      stage(runtime, x, 4);
+    } else if (!cudnn && !x.contiguous() && is_half(x.dtype())) {
+      runtime.empty(x.shape(), DType::f32);  // var_mean's input (cuda/Normalization.cu)
+    }
   }
-  if (runtime.watched()) runtime.ran("batch_norm", {input, weight, bias}, made);
+  if (runtime.watched()) runtime.ran("batch_norm", {x, weight, bias}, made);
   if (node) {
     runtime.attach(node, out);
     if (training) {

@@ -115,10 +115,9 @@ Tensor convolve(const Tensor& x_in, const Tensor& weight_in, const Tensor& bias_
   const Tensor run = rank == 3 ? contiguous(detach(x)) : detach(x);  // of memory, for a signal
   Shape shape{x.size(0), weight.size(0)};
   for (int i = 2; i < rank; ++i) shape.push_back(output_length(x.size(i), weight.size(i), c));
+  const Tensor input = contiguous_in(run, last);  // Convolution.cpp, _convolution
   Tensor out = empty_in(runtime, shape, x.dtype(), last);
-  // The kernel's own copies (cudnn/ConvShared.cpp, cudnn_convolution_forward).
-  const Tensor filter = contiguous_in(detach(weight), last);
-  const Tensor input = contiguous_in(run, last);
+  const Tensor filter = contiguous_in(detach(weight), last);  // cudnn/ConvShared.cpp
   record(out, weight, {input, filter}, out);
   if (node) runtime.attach(node, out);
   return out;

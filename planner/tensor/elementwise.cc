@@ -258,11 +258,11 @@ Tensor div_scalar(const Tensor& a) {
 
 void add_in_place(const Tensor& a, const Tensor& b) {
   in_place_ran("add", a, b);
-  if (NodeRef node = node_for("add", add_backward, {a, b})) a.runtime().attach(node, a);
+  if (NodeRef node = node_for("add", add_backward, {a, b})) written_over(a, node);
 }
 void div_in_place(const Tensor& a) {
   in_place_ran("div", a);
-  if (NodeRef node = node_for("div", div_scalar_backward, {a})) a.runtime().attach(node, a);
+  if (NodeRef node = node_for("div", div_scalar_backward, {a})) written_over(a, node);
 }
 
 void relu_in_place(const Tensor& a) {
@@ -270,7 +270,7 @@ void relu_in_place(const Tensor& a) {
   NodeRef node = node_for("relu", relu_backward, {a});
   if (runtime.watched()) runtime.ran("relu", {a}, {a});
   if (!node) return;
-  runtime.attach(node, a);
+  written_over(a, node);
   node->save(a);
 }
 
@@ -280,7 +280,7 @@ void silu_in_place(const Tensor& a) {
   NodeRef node = node_for("silu", one_kernel, {a});
   if (node) node->save(clone(detach(a), true));
   if (runtime.watched()) runtime.ran("silu", {a}, {a});
-  if (node) runtime.attach(node, a);
+  if (node) written_over(a, node);
 }
 
 Tensor pow_tensor(const Tensor& base, const Tensor& exponent) {

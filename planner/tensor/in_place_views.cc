@@ -10,20 +10,33 @@
 namespace shardfit::tensor {
 namespace {
 
-/// The gradient copied into a tensor laid out as the base; the view's part through the function's
-/// backward and back.
+/// What a view's writer does to the tensor that the view was taken of.
+struct Slices : NodeExtra {
+  Shape base, base_stride, view;
+  Backward written = nullptr;  // the writer's own backward
+};
+
+/// The gradient copied into a tensor laid out as the base; the view's part of it through the
+/// writer's backward, which gets a copy of it, and back.
 void copy_slices_backward(Node& node, Gradients& in, Gradients& out) {
   Runtime& runtime = *node.runtime;
-  const Tensor mask = node.load(0);
-  out[0] = runtime.empty_strided(node.shape, node.stride, in[0].dtype());
-  Tensor slice = runtime.empty(mask ? in[0].shape() : node.shape, in[0].dtype());
-  const Tensor filled = runtime.empty(slice.shape(), in[0].dtype());
-  slice.reset();
-  if (runtime.watched()) runtime.ran("masked_fill", {in[0], mask}, {out[0]});
+  const Slices& slices = static_cast<const Slices&>(*node.extra);
+  const DType dtype = in[0].dtype();
+  Tensor result = runtime.empty_strided(slices.base, slices.base_stride, dtype);
+  Gradients part(1), given(out.size());
+  part[0] = runtime.empty(slices.view, dtype);
+  const double bytes = static_cast<double>(part[0].count() * element_size(dtype));
+  runtime.launched("copy", dtype,
+                   2.0 * (bytes + static_cast<double>(result.count() * element_size(dtype))));
+  slices.written(node, part, given);
+  part.clear();
+  runtime.launched("copy", dtype, 2.0 * bytes);
+  out[0] = std::move(result);
+  for (std::size_t i = 1; i < out.size(); ++i) out[i] = std::move(given[i]);
 }
 
 void as_strided_backward(Node& node, Gradients& in, Gradients& out) {
-  out[0] = node.runtime->empty(node.shape, in[0].dtype());
+  out[0] = node.runtime->empty_strided(node.shape, node.stride, in[0].dtype());
   if (node.runtime->watched()) node.runtime->ran("as_strided", {in[0]}, {out[0]});
 }
 
@@ -43,22 +56,32 @@ Tensor masked_fill_in_place(const Tensor& x, const Tensor& mask) {
   }
   if (runtime.watched()) runtime.ran("masked_fill", {x, mask}, {x});
   if (!runtime.grad_enabled || !x.requires_grad()) return x;
-  const bool view = static_cast<bool>(x->base);
-  const Tensor base = view ? x->base : x;
-  NodeRef node = runtime.make_node(view ? "copy_slices" : "masked_fill",
-                                   view ? copy_slices_backward : fill_backward, 1);
-  runtime.connect(*node.get(), 0, base);
+  const NodeRef node = runtime.make_node("masked_fill", fill_backward, 1);
+  runtime.connect(*node.get(), 0, x);
   node->save(mask);
-  node->shape = base.shape();
-  node->stride = base->stride;
-  runtime.attach(node, base);
-  if (!view) return x;
-  NodeRef again = runtime.make_node("as_strided", as_strided_backward, 1);
+  written_over(x, node);
+  return x;
+}
+
+void written_over(const Tensor& a, const NodeRef& writer) {
+  Runtime& runtime = a.runtime();
+  const Tensor base = a->base;
+  if (!base) return runtime.attach(writer, a);
+  auto slices = std::make_unique<Slices>();
+  slices->base = base.shape();
+  slices->base_stride = base->stride;
+  slices->view = a.shape();
+  slices->written = std::exchange(writer->backward, copy_slices_backward);
+  writer->extra = std::move(slices);
+  writer->next[0] = {};
+  writer->operation = a->producer;  // not that of the base
+  runtime.connect(*writer.get(), 0, base);
+  runtime.attach(writer, base);
+  const NodeRef again = runtime.make_node("as_strided", as_strided_backward, 1);
   runtime.connect(*again.get(), 0, base);
   again->shape = base.shape();
-  Tensor out = runtime.view_of(base, x.shape(), x->stride);
-  runtime.attach(again, out);
-  return out;
+  again->stride = base->stride;
+  runtime.attach(again, a);
 }
 
 }  // namespace shardfit::tensor

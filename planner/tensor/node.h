@@ -106,4 +106,9 @@ struct Node {
 /// where no gradient is wanted. Made before the function runs, as its sequence number says.
 NodeRef function_node(const char* kind, Backward backward, std::initializer_list<Tensor> inputs);
 
+/// Makes `writer` the history of `a`, over which it has written; its first edge goes to what `a`
+/// was before. Of a view: the history of the tensor it was taken of, of which the view is then
+/// taken anew (pytorch torch/csrc/autograd/variable.cpp, rebase_history).
+void written_over(const Tensor& a, const NodeRef& writer);
+
 }  // namespace shardfit::tensor

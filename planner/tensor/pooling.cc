@@ -37,13 +37,24 @@ NodeRef pool_node(const char* kind, const Tensor& x, Backward backward) {
   return node;
 }
 
-/// A gradient of the input's shape, in its format; the kernel reads the outputs' gradient in that
-/// format (cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, AdaptiveAveragePooling.cu).
+/// A gradient of the input's shape, in its format; the kernel reads the input and the outputs'
+/// gradient in that format (cuda/DilatedMaxPool2d.cu, AveragePool2d.cu).
 void pool_backward(Node& node, Gradients& in, Gradients& out) {
   const Tensor x = node.load(0);
   const bool last = suggests_channels_last(x);
-  const Tensor gradient = contiguous_in(in[0], last);
   out[0] = empty_in(*node.runtime, x.shape(), x.dtype(), last);
+  const Tensor input = contiguous_in(x, last);
+  const Tensor gradient = contiguous_in(in[0], last);
+  if (node.runtime->watched()) node.runtime->ran(node.kind, {gradient}, {out[0]});
+}
+
+/// The same, for which any strides will do where the channels lie together
+/// (cuda/AdaptiveAveragePooling.cu).
+void adaptive_pool_backward(Node& node, Gradients& in, Gradients& out) {
+  const Tensor x = node.load(0);
+  const bool last = suggests_channels_last(x);
+  out[0] = empty_in(*node.runtime, x.shape(), x.dtype(), last);
+  const Tensor gradient = last ? in[0] : contiguous(in[0]);
   if (node.runtime->watched()) node.runtime->ran(node.kind, {gradient}, {out[0]});
 }
 
@@ -108,9 +119,9 @@ Tensor adaptive_avg_pool2d(const Tensor& x, std::int64_t size) {
     Tensor out = mean_dims(x, 0b1100, true);
     return last ? restrided(out) : out;
   }
-  NodeRef node = pool_node("adaptive_avg_pool", x, pool_backward);
-  Tensor out = empty_in(runtime, Shape{x.size(0), x.size(1), size, size}, x.dtype(), last);
+  NodeRef node = pool_node("adaptive_avg_pool", x, adaptive_pool_backward);
   const Tensor input = contiguous_in(detach(x), last);
+  Tensor out = empty_in(runtime, Shape{x.size(0), x.size(1), size, size}, x.dtype(), last);
   if (runtime.watched()) runtime.ran("adaptive_avg_pool", {input}, {out});
   if (node) runtime.attach(node, out);
   return out;

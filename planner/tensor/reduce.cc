@@ -227,11 +227,10 @@ std::pair<std::int64_t, std::int64_t> reduce_scratch(const Tensor& a, std::uint3
 }
 
 Tensor sum_dims(const Tensor& a, std::uint32_t dims, bool keep) {
-  const DType dtype = full_dtype(a, a.dtype());
-  const Tensor x = to(a, dtype);
-  NodeRef node = reduction_node("sum", x, sum_dims_backward, dims, keep);
-  Tensor out = reduce("sum", x, dims, keep, dtype);
-  if (node) x.runtime().attach(node, out);
+  // 16 bits are added up in fp32 as they are (ReduceOpsUtils.h, make_reduction_from_out_ty).
+  NodeRef node = reduction_node("sum", a, sum_dims_backward, dims, keep);
+  Tensor out = reduce("sum", a, dims, keep, full_dtype(a, a.dtype()));
+  if (node) a.runtime().attach(node, out);
   return out;
 }
 

@@ -40,24 +40,6 @@ void noise_backward(Node& node, Gradients& in, Gradients& out) {
   out[0] = mul(in[0], node.load(0));
 }
 
-/// What a view changed in place does to the tensor it was taken of: the gradient copied whole, the
-/// changed part cloned and given to the operator's backward (torch/csrc/autograd/functions/
-/// tensor.cpp, CopySlices).
-void noise_slices_backward(Node& node, Gradients& in, Gradients& out) {
-  Runtime& runtime = *node.runtime;
-  Tensor result = runtime.empty_strided(node.shape, node.stride, in[0].dtype());
-  {
-    const Tensor part = runtime.empty(node.shape, in[0].dtype());
-    const Tensor scaled = mul(part, in[0]);
-  }
-  out[0] = std::move(result);
-}
-
-/// as_strided: a gradient of the base's shape.
-void strided_backward(Node& node, Gradients& in, Gradients& out) {
-  out[0] = node.runtime->empty_strided(node.shape, node.stride, in[0].dtype());
-}
-
 }  // namespace
 
 Tensor upsample_nearest2d(const Tensor& x_in, std::int64_t factor) {
@@ -126,25 +108,10 @@ void dropout_in_place(const Tensor& a, double p) {
   const Tensor noise = runtime.empty(a.shape(), a.dtype());
   if (runtime.watched()) runtime.ran("dropout", {a, noise}, {a});
   if (!runtime.grad_enabled || !a.requires_grad()) return;
-  const Tensor base = a->base;
-  if (!base) {
-    NodeRef node = runtime.make_node("dropout", noise_backward, 1);
-    runtime.connect(*node.get(), 0, a);
-    node->save(noise);
-    runtime.attach(node, a);
-    return;
-  }
-  NodeRef slices = runtime.make_node("dropout", noise_slices_backward, 1);
-  runtime.connect(*slices.get(), 0, base);
-  slices->save(noise);
-  slices->shape = base.shape();
-  slices->stride = base->stride;
-  runtime.attach(slices, base);
-  NodeRef view = runtime.make_node("as_strided", strided_backward, 1);
-  runtime.connect(*view.get(), 0, base);
-  view->shape = base.shape();
-  view->stride = base->stride;
-  runtime.attach(view, a);
+  const NodeRef node = runtime.make_node("dropout", noise_backward, 1);
+  runtime.connect(*node.get(), 0, a);
+  node->save(noise);
+  written_over(a, node);
 }
 
 }  // namespace shardfit::tensor
