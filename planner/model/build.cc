@@ -199,7 +199,7 @@ namespace {
 void convert_module(const Module& module, DType dtype, bool channels_last) {
   for_each_child(module, [&](const Module& child) { convert_module(child, dtype, channels_last); });
   for (const Tensor& t : module.tensors) {
-    if (!t || !t->storage) continue;
+    if (!t) continue;
     const DType wanted = is_floating(t.dtype()) ? dtype : t.dtype();
     const bool moved = channels_last && t.rank() == 4 && !tensor::suggests_channels_last(t);
     if (wanted == t.dtype() && !moved) continue;

@@ -128,7 +128,8 @@ void temporaries(const Subject& s) {
   at_the_peak(s, Category::temporary, true);
 }
 void communication(const Subject& s) {
-  s.line("no collectives on one GPU");
+  s.line(s.option.gpus.size() > 1 ? "buffers of the exchange between GPUs"
+                                  : "no collectives on one GPU");
   at_the_peak(s, Category::communication, false);
 }
 void workspace(const Subject& s) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <string_view>
 #include <vector>
 
 #include "base/format.h"
@@ -25,6 +26,15 @@ constexpr double unmeasured_interval = 0.5;
 /// over PCIe 4, 19 to 21 of 40 to 50 GB/s (NVIDIA/nccl-tests#74, p2pBandwidthLatencyTest). A
 /// GeForce pair: 21 to 30 GB/s in both directions (NVIDIA/nccl#814).
 constexpr double through_host = 0.45;
+
+/// Bytes a second and direction of sixteen lanes, where "PCIe N" names their generation: 15.75 GB/s
+/// of the third, twice as much with each after it (PCI-SIG); 0 where it does not.
+double host_rate(const std::string& host_link) {
+  constexpr std::string_view name = "PCIe ";
+  if (!host_link.starts_with(name) || host_link.size() == name.size()) return 0;
+  const int generation = host_link[name.size()] - '0';
+  return generation >= 3 && generation <= 6 ? 15.75e9 * (1 << (generation - 3)) : 0;
+}
 
 /// Where a product is smaller, its start weighs more than its rate.
 constexpr std::int64_t least_of_rate = 512;
@@ -136,7 +146,11 @@ Machine machine_of(const spec::ClusterSpec& cluster) {
   }
   if (device.link.per_pair) {
     machine.link.bytes_per_second = device.link.per_pair->value.value();
-    if (!device.link.peer_access) machine.link.bytes_per_second *= through_host;
+    if (!device.link.peer_access) {
+      double& rate = machine.link.bytes_per_second;
+      if (const double host = host_rate(device.host_link); host > 0) rate = std::min(rate, host);
+      rate *= through_host;
+    }
   }
   // Without measured products: the share that a search for the best large one reached.
   if (machine.speed.products.empty() && device.achieved_matmul_share_bf16) {

@@ -163,9 +163,6 @@ std::string largest_term(const Gpu& gpu) {
 
 }  // namespace
 
-/// GPUs whose processes see each other's cards, at most: the usual machine of eight.
-constexpr std::int64_t most_in_a_machine = 8;
-
 Card card_for(const spec::OptionSpec& spec, spec::Parallel parallel, int index) {
   const spec::DeviceSpec& device = spec.cluster.device;
   const bool exchanges =

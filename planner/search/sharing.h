@@ -11,6 +11,9 @@
 
 namespace shardfit::search {
 
+/// GPUs whose processes see each other's cards, at most: the usual machine of eight.
+inline constexpr std::int64_t most_in_a_machine = 8;
+
 /// The word of a strategy: "ddp".
 const std::string& name_of(spec::Parallel parallel);
 

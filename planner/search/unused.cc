@@ -22,15 +22,17 @@ void refuse_unused(const std::vector<Ready>& options, Diagnostics& faults) {
   }
   const bool several = std::any_of(options.begin(), options.end(), [](const Ready& ready) {
     return std::any_of(ready.possible.begin(), ready.possible.end(), [](const Way& way) {
-      return way.parallel != Parallel::none && way.parallel != Parallel::independent;
+      return way.parallel != Parallel::none && way.parallel != Parallel::independent &&
+             way.parallel != Parallel::data_parallel;
     });
   });
   for (const Ready& ready : options) {
     const spec::JobSpec& job = ready.option->job;
     if (job.stray_contexts && job.stray_contexts->value && !several) {
-      faults.error(job.stray_contexts->where,
-                   "'stray-contexts' is given, but no option has several GPUs that share a job",
-                   {"leave it out: one process has one context"});
+      faults.error(
+          job.stray_contexts->where,
+          "'stray-contexts' is given, but no option has several processes that share a job",
+          {"leave it out: one process has one context"});
     }
     const std::string note = "leave it out, or give --parallel ";
     if (job.schedule && !pipeline) {

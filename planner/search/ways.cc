@@ -385,6 +385,12 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                                 "the wrapper takes each unit to the card before it shards it, so "
                                 "that no card holds the whole model"});
   }
+  if (copies && option.cluster.count > most_in_a_machine) {
+    faults.error(where, "DataParallel is one process: its GPUs are those of one machine",
+                 {"expected at most " + std::to_string(most_in_a_machine) +
+                  "; --parallel ddp has a process for each GPU"});
+    return {};
+  }
   if (trial.parallel == Parallel::fsdp1) job->assumptions.push_back(units_of_fsdp1(job->job));
   if (copies) warn_of_data_parallel(asked, *job);
   if (foreign) {

@@ -128,7 +128,7 @@ std::span<const JobKey> job_keys() {
       {"parallel", "KIND", "Where",
        listed(parallel_names()) +
            "; default auto: every one that applies is tried, but those that a framework's file has "
-           "on request (hf-trainer: fsdp1)"},
+           "on request (fsdp1 of hf-trainer, data-parallel)"},
       {"peer-access", "yes|no", "Where",
        "GPUs reach each other's memory; no: through the host; default as the device's file says"},
       {"host-links", "RATE,RATE,...", "Where",

@@ -113,9 +113,7 @@ class DataParallel : public Strategy {
   void scatter(ValueList& inputs) override {
     const Scoped<tensor::Label> label(runtime_.label, {"data_parallel", 0, false});
     be_elsewhere(false);
-    for (Value& input : inputs) {
-      if (input.kind == ValueKind::tensor) input.tensor = own_part(input.tensor);
-    }
+    for (Value& input : inputs) input = own_part(input);
     inputs_ = inputs;  // which live as long as the copies of the model
     if (job_.counts_labels && !first_gpu() && is_causal()) {  // a view on the first
       inputs_.push_back(Value::of(runtime_.empty(Shape{1, 1}, DType::f32)));
@@ -218,6 +216,13 @@ class DataParallel : public Strategy {
     runtime_.record_computes = records_ && !elsewhere;
   }
 
+  Value own_part(const Value& whole) {
+    if (whole.kind == ValueKind::tensor) return Value::of(own_part(whole.tensor));
+    if (whole.kind != ValueKind::list) return whole;
+    ValueList parts;
+    for (const Value& each : *whole.list) parts.push_back(own_part(each));
+    return Value::of_list(std::move(parts));
+  }
   /// This GPU's part of a tensor on the first: a view there, a copy elsewhere.
   Tensor own_part(const Tensor& whole) {
     if (whole.rank() == 0) return whole;
