@@ -173,3 +173,29 @@ TEST_CASE("DataParallel under the Trainer has no autocast, which is said; its fi
   CHECK(most_needed(one) == most_needed(plan_of(job + "--on h200")));
   CHECK(!says(one));
 }
+
+TEST_CASE(
+    "uneven experts: the rank whose experts get more rows is named, fewer expert ranks fix it") {
+  const std::string model = SHARDFIT_SOURCE_DIR "/tests/data/validate/models/mixtral-4l-1024h.json";
+  const std::string job = "--model " + model +
+                          " --framework megatron --parallel zero1 --on 4xh200 --sequence 4096 "
+                          "--micro-batch 8 --ep 4";
+  const auto uneven = plan_of(job + " --experts eager:0.3,0.2,0.1,0.1,0.1,0.1,0.05,0.05");
+  const Value* memory = find(uneven, "memory");
+  REQUIRE(memory != nullptr);
+  CHECK((*memory)["gpu"].GetInt() == 0);
+  CHECK(text(*memory, "cause")
+            .starts_with("uneven experts: of a pass the routing sends 131,072 rows to its experts, "
+                         "26,2"));
+  CHECK((*memory)["cost_bytes"].GetInt64() > 0);
+  REQUIRE((*memory)["fix"].IsObject());
+  CHECK(text((*memory)["fix"], "words").starts_with("ep "));
+  CHECK((*memory)["fix"]["needed_bytes"].GetInt64() < most_needed(uneven));
+  const Value* time = find(uneven, "time");
+  REQUIRE(time != nullptr);
+  CHECK((*time)["gpu"].GetInt() == 0);
+  CHECK(text(*time, "cause").starts_with("uneven experts: "));
+  const auto even = plan_of(job);
+  CHECK(find(even, "memory") == nullptr);
+  CHECK(most_needed(even) < most_needed(uneven));
+}

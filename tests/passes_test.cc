@@ -146,7 +146,7 @@ TEST_CASE("passes in flight: names of storages and events move on, what stays is
 /// Cases of every strategy, with few layers and many micro-batches.
 TEST_CASE("copied micro-batches of strategies and pipelines are what running them gives") {
   int compared = 0, stages = 0;
-  for (const char* file : {"plain", "zero", "megatron", "torchtitan"}) {
+  for (const char* file : {"plain", "zero", "megatron", "megatron_experts", "torchtitan"}) {
     const std::string data =
         std::string(SHARDFIT_SOURCE_DIR) + "/tests/data/validate/" + file + ".yaml";
     for (validate::Case& c : validate::read_cases(data)) {

@@ -370,6 +370,7 @@ Value is_contiguous(Machine&, Value* a) { return Value::of_bool(first(a).contigu
 
 const std::vector<BuiltinRow>& host_table();     // host_functions.cc
 const std::vector<BuiltinRow>& picture_table();  // picture_functions.cc
+const std::vector<BuiltinRow>& routed_table();   // routed_functions.cc
 
 const std::vector<BuiltinRow>& builtin_table() {
   static const std::vector<BuiltinRow> table = [] {
@@ -473,6 +474,7 @@ const std::vector<BuiltinRow>& builtin_table() {
         {"repeat", {"count", "module"}, 2, repeat},
     };
     rows.insert(rows.end(), picture_table().begin(), picture_table().end());
+    rows.insert(rows.end(), routed_table().begin(), routed_table().end());
     rows.insert(rows.end(), host_table().begin(), host_table().end());
     return rows;
   }();

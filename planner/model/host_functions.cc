@@ -49,6 +49,12 @@ const std::vector<BuiltinRow>& host_table() {
       {"vocabulary_loss", {"logits", "labels"}, 2, hand_over<"vocabulary_loss">},
       {"shared_buffer", {"shape", "dtype"}, 2, hand_over<"shared_buffer">},
       {"rotary_table", {"frequencies", "length"}, 2, hand_over<"rotary_table">},
+      // Of experts spread over ranks.
+      {"router_linear", {"x", "weight"}, 2, hand_over<"router_linear">},
+      {"exchange_rows", {"x", "received", "busiest"}, 3, hand_over<"exchange_rows">},
+      {"gather_counts", {"counts"}, 1, hand_over<"gather_counts">},
+      {"send_to_host", {"x"}, 1, hand_over<"send_to_host">},
+      {"keep", {"name", "x", "once"}, 2, hand_over<"keep">},
       {"stage_input", {}, 0, hand_over<"stage_input">},
       {"pipeline_step", {"tokens", "labels"}, 2, hand_over<"pipeline_step">},
       {"forward_backward", {}, 0, hand_over<"forward_backward">},

@@ -24,6 +24,8 @@ struct MegatronJob {
   std::int64_t virtual_stages = 1;  // chunks of a stage; more than one: interleaved
   /// Layers of each stage; empty: equally many (pipeline_model_parallel_layout, with one chunk).
   std::vector<std::int64_t> stage_layers;
+  /// Ranks over which the experts of a mixture are spread; they are data ranks in a row.
+  std::int64_t expert = 1;
   bool sequence_parallel = false;
   bool distributed_optimizer = false;
   /// overlap_grad_reduce and, with the distributed optimizer, overlap_param_gather: then gradients
@@ -51,6 +53,11 @@ struct MegatronJob {
   std::int64_t ranks() const { return tensor * pipeline * data; }
   std::int64_t tensor_rank() const { return rank % tensor; }
   std::int64_t data_rank() const { return rank / tensor % data; }
+  /// Place among the ranks that hold one copy of all experts.
+  std::int64_t expert_rank() const { return data_rank() % expert; }
+  /// Ranks that hold the same experts, and this one's place among them.
+  std::int64_t expert_data() const { return data / expert; }
+  std::int64_t expert_data_rank() const { return data_rank() / expert; }
   std::int64_t stage() const { return rank / (tensor * data); }
 };
 
@@ -63,7 +70,7 @@ PipelineShape pipeline_shape(const TrainingJob& job);
 void set_megatron_words(const TrainingJob& job, model::Globals& globals);
 
 /// Degrees that the model or the batch does not take, each with the nearest that it does: keys
-/// `tp`, `pp`, `dp`, `virtual_stages`, `stage_layers`, `micro_batches`, `rank`.
+/// `tp`, `pp`, `dp`, `ep`, `virtual_stages`, `stage_layers`, `micro_batches`, `rank`.
 std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals);
 
 /// Writes the program of the job's rank into the machine's runtime: the model's chunks of this

@@ -181,7 +181,7 @@ std::vector<std::pair<const char*, std::int64_t>> degrees_of(spec::Parallel para
           {"tp", split.tensor},
           {"pp", split.pipeline},
           {"cp", split.context},
-          {"ep", 1}};
+          {"ep", split.expert}};
 }
 
 std::vector<JobWord> job_words(const search::Option& option) {

@@ -23,6 +23,13 @@ using Kind = Imbalance::Kind;
 /// By how much, as a share, a change must lower what is uneven to be a fix.
 constexpr double worth_a_change = 0.02;
 
+/// The one that costs the shortest step; where steps are not known, the least need.
+bool cheaper(const Fix& a, const Fix& b) {
+  if (a.verdict != b.verdict) return a.verdict < b.verdict;
+  if (a.step_seconds && b.step_seconds) return *a.step_seconds < *b.step_seconds;
+  return a.needed < b.needed;
+}
+
 /// The job of the option before a rank's strategy was put into it.
 RankJob unshared(const Option& option) {
   RankJob job = option.job;
@@ -133,6 +140,24 @@ std::optional<Candidate> vocabulary_parallel(const Option& option) {
   return simulate(option, Parallel::tensor, std::move(changed), words);
 }
 
+/// Other degrees of expert parallelism: fewer ranks hold more experts each, which evens out what
+/// they get. The one with the shortest step, where steps are known, else with the least need.
+std::optional<Candidate> other_experts(const Option& option) {
+  const program::MegatronJob& now = *option.job.job.megatron;
+  if (option.job.job.routing == "balanced") return {};
+  std::optional<Candidate> best;
+  for (std::int64_t expert = 1; expert < now.expert; ++expert) {
+    RankJob changed = unshared(option);
+    changed.job.megatron->expert = expert;
+    if (now.expert % expert != 0 || !option.lowering->check(changed.job).empty()) continue;
+    Candidate one =
+        simulate(option, option.parallel, std::move(changed),
+                 "ep " + std::to_string(expert) + ", so that a rank holds more experts");
+    if (!best || cheaper(one.fix, best->fix)) best = std::move(one);
+  }
+  return best;
+}
+
 /// Parameters cut evenly, whatever their sizes.
 std::optional<Candidate> even_shards(const Option& option) {
   const auto& known = option.job.profile.parallel;
@@ -214,13 +239,6 @@ bool helps(const Option& option, const Imbalance& one, const Fix& fix) {
   return lowers(fix.needed, most_needed(option));
 }
 
-/// The one that costs the shortest step; where steps are not known, the least need.
-bool cheaper(const Fix& a, const Fix& b) {
-  if (a.verdict != b.verdict) return a.verdict < b.verdict;
-  if (a.step_seconds && b.step_seconds) return *a.step_seconds < *b.step_seconds;
-  return a.needed < b.needed;
-}
-
 /// What several imbalances of an option may be evened out by, each simulated once.
 class Fixes {
  public:
@@ -243,6 +261,9 @@ class Fixes {
       if (bytes) take(one, known(Step::passes));
       if (!one.fix || !known(Step::layers)) take(one, known(Step::vocabulary));
     }
+    if (option_.job.job.megatron && option_.job.job.megatron->expert > 1 && (bytes || time)) {
+      take(one, known(Step::experts));
+    }
     if (option_.parallel == Parallel::zero1 && !option_.job.job.megatron && bytes) {
       take(one, known(Step::shards));
     }
@@ -259,6 +280,7 @@ class Fixes {
     schedule_for_time,
     passes,
     vocabulary,
+    experts,
     shards,
     loops
   };
@@ -275,6 +297,8 @@ class Fixes {
         return smaller_passes(option_);
       case Step::vocabulary:
         return vocabulary_parallel(option_);
+      case Step::experts:
+        return other_experts(option_);
       case Step::shards:
         return even_shards(option_);
       case Step::loops:

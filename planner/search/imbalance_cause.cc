@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/format.h"
+#include "search/experts.h"
 
 namespace shardfit::search {
 namespace {
@@ -237,6 +238,9 @@ std::int64_t layers_of(const Gpu& gpu) {
 std::string cause_of_memory(const Option& option, const Gpu& more, const Gpu& less) {
   if (option.split.pipeline > 1) return cause_in_pipeline(option, more, less);
   if (option.parallel == spec::Parallel::data_parallel) return cause_in_loop(more, less);
+  if (const std::string experts = cause_in_experts(option, more, less); !experts.empty()) {
+    return experts + "; " + more_of_categories(more, less);
+  }
   const bool dealt = option.parallel == spec::Parallel::zero1 && !option.job.job.megatron &&
                      of(more, Category::optimizer_state) > of(less, Category::optimizer_state);
   return dealt ? cause_in_dealt_states(more) : more_of_categories(more, less);
@@ -246,7 +250,7 @@ std::string cause_of_time(const Option& option, const Gpu& more, const Gpu& less
   if (option.parallel == spec::Parallel::data_parallel) {
     return "DataParallel's loop, with the optimizer's step, runs on it alone";
   }
-  if (option.split.pipeline < 2) return "";
+  if (option.split.pipeline < 2) return cause_in_experts(option, more, less);
   std::vector<std::string> texts;
   const std::int64_t own = layers_of(more), other = layers_of(less);
   if (own > other) texts.push_back(layers_text(option, own, other));

@@ -17,10 +17,11 @@ const std::string& name_of(Parallel parallel) {
 }
 
 std::string name_of(Parallel parallel, const spec::Split& split) {
-  const std::int64_t parts[] = {split.tensor, split.pipeline, split.context, split.data};
-  constexpr const char* keys[] = {"tp", "pp", "cp", "dp"};
+  const std::int64_t parts[] = {split.tensor, split.pipeline, split.context, split.data,
+                                split.expert};
+  constexpr const char* keys[] = {"tp", "pp", "cp", "dp", "ep"};
   std::vector<std::string> degrees;
-  for (std::size_t i = 0; i < 4; ++i) {
+  for (std::size_t i = 0; i < 5; ++i) {
     if (parts[i] > 1) degrees.push_back(std::string(keys[i]) + " " + std::to_string(parts[i]));
   }
   return name_of(parallel) + (degrees.size() > 1 ? " (" + join(degrees) + ")" : "");
@@ -29,7 +30,8 @@ std::string name_of(Parallel parallel, const spec::Split& split) {
 spec::Split split_of(const program::TrainingJob& job, Parallel parallel, std::int64_t gpus) {
   if (job.titan && parallel == Parallel::tensor) return {job.titan->data, job.titan->tensor, 1, 1};
   if (job.megatron) {
-    return {job.megatron->data, job.megatron->tensor, job.megatron->pipeline, 1};
+    return {job.megatron->data, job.megatron->tensor, job.megatron->pipeline, 1,
+            job.megatron->expert};
   }
   const bool alone = parallel == Parallel::none || parallel == Parallel::independent;
   return {alone ? 1 : gpus, 1, 1, 1};
@@ -107,7 +109,7 @@ std::vector<RankGroup> megatron_groups(const program::MegatronJob& job) {
   for (one.rank = 0; one.rank < job.ranks(); ++one.rank) {
     program::MegatronJob first = one;
     const std::int64_t tensor = std::min<std::int64_t>(one.tensor_rank(), 1);
-    const std::int64_t data = job.distributed_optimizer ? one.data_rank() : 0;
+    const std::int64_t data = job.distributed_optimizer ? one.data_rank() : one.expert_rank();
     first.rank = (one.stage() * job.data + data) * job.tensor + tensor;
     const auto rank = static_cast<int>(one.rank);
     const auto same = std::find_if(groups.begin(), groups.end(),
@@ -123,6 +125,7 @@ std::vector<RankGroup> megatron_groups(const program::MegatronJob& job) {
     word("stage ", one.stage(), job.pipeline);
     word("tensor rank ", one.tensor_rank(), job.tensor);
     if (job.distributed_optimizer) word("data rank ", one.data_rank(), job.data);
+    word("expert rank ", one.expert_rank(), job.expert);
     if (words.empty()) words.push_back(job.data > 1 ? "a replica" : "the job");
     groups.push_back({rank, {rank}, join(words)});
   }

@@ -4,6 +4,7 @@
 
 #include "base/format.h"
 #include "search/data_parallel.h"
+#include "search/experts.h"
 #include "search/long_steps.h"
 #include "search/nearest_degree.h"
 #include "search/sharing.h"
@@ -118,6 +119,7 @@ Location where_of(const std::string& key, const OptionSpec& option) {
   if (key == "tp") degree = &job.degrees.tp;
   if (key == "pp") degree = &job.degrees.pp;
   if (key == "dp") degree = &job.degrees.dp;
+  if (key == "ep") degree = &job.degrees.ep;
   if (degree && *degree) return (*degree)->where;
   if (key == "stage_layers" && job.stage_layers) return job.stage_layers->where;
   if ((key == "virtual_stages" || key == "micro_batches") && job.schedule) {
@@ -165,6 +167,7 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
     megatron.tensor = split.tensor;
     megatron.pipeline = split.pipeline;
     megatron.data = split.data;
+    if (option.job.degrees.ep) megatron.expert = option.job.degrees.ep->value;
     megatron.distributed_optimizer = parallel == Parallel::zero1;
     if (option.job.sequence_parallel) {
       megatron.sequence_parallel = option.job.sequence_parallel->value;
@@ -189,6 +192,7 @@ void set_megatron(const OptionSpec& option, Parallel parallel, const spec::Split
     }
   }
   job.job.megatron = megatron;
+  assume_experts(lowering, job);
   const bool many = job.batch.accumulation > program::most_passes && !option.job.any_micro_batch;
   if (many && holds_all_passes(job.job)) {
     faults.error(option.job.schedule->where,
@@ -242,12 +246,13 @@ void refuse(const Degree& degree, const char* what, const std::string& note, Dia
 }
 
 /// Degrees that no program has: independent runs would hide them.
-void refuse_unmodelled(const spec::Degrees& given, Diagnostics& faults) {
+void refuse_unmodelled(const spec::Degrees& given, bool megatron, Diagnostics& faults) {
   refuse(given.cp, "context parallelism is not modelled yet", "give --cp 1, or leave it out",
          faults);
-  refuse(given.ep, "expert parallelism is not modelled yet",
-         "give --ep 1, or leave it out: then all ranks hold all experts, and none works more "
-         "because of the tokens that go to its own",
+  if (megatron) return;
+  refuse(given.ep, "expert parallelism is modelled for Megatron-core alone",
+         "give --framework megatron, or leave --ep out: then all ranks hold all experts, and none "
+         "works more because of the tokens that go to its own",
          faults);
 }
 
@@ -357,6 +362,10 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
   const bool asked_apart = asked.job.parallel.value == Parallel::independent;
   const bool splits = megatron || (own && splits_model(trial.parallel));
   if (!alone || asked_apart) refuse_degrees(option, trial.parallel, splits && !alone, faults);
+  if (alone) {
+    refuse(option.job.degrees.ep, "one card alone holds all experts",
+           "give --ep 1, or --parallel ddp or zero1 on several cards", faults);
+  }
   const auto split = spec::resolve_split(option.job, trial.parallel, option.cluster.count, faults);
   if (!split || !faults.empty()) return {};
   if (splits_model(trial.parallel) && option.cluster.count > 1 &&
@@ -456,7 +465,7 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
     return ready;
   }
   Diagnostics unmodelled;
-  refuse_unmodelled(option.job.degrees, unmodelled);
+  refuse_unmodelled(option.job.degrees, framework_of(option) == "megatron", unmodelled);
   faults.add(unmodelled);
   if (!unmodelled.empty()) return ready;
   std::optional<Diagnostics> first;
@@ -479,7 +488,8 @@ Ready prepare(const OptionSpec& option, Lowerings& lowerings, Diagnostics& fault
   add_on_request(option, ready);
   // Where degrees were asked for, runs of their own on each card are beside the question.
   const spec::Degrees& given = option.job.degrees;
-  const bool degrees = splits_model(given) || has_several(given.dp) || has_several(given.fsdp);
+  const bool degrees = splits_model(given) || has_several(given.dp) || has_several(given.fsdp) ||
+                       has_several(given.ep);
   if (degrees && first && ready.possible.size() == 1 &&
       ready.possible.front().parallel == Parallel::independent) {
     ready.possible.clear();

@@ -211,6 +211,7 @@ std::optional<Batch> resolve_batch(const JobSpec& job, std::int64_t data_paralle
 /// Into how many parts a job is split in each direction; their product is the number of GPUs.
 struct Split {
   std::int64_t data = 1, tensor = 1, pipeline = 1, context = 1;
+  std::int64_t expert = 1;  // of the data ranks: no factor of the product
 };
 
 /// The split of a job under `parallel` (never automatic) on `gpus` GPUs with the degrees given:

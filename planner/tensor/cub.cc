@@ -44,4 +44,16 @@ std::int64_t scan_scratch(std::int64_t items, std::int64_t element) {
   return element >= 8 ? tile_states(items, 896, 16) : tile_states(items, 1920, 8);
 }
 
+std::int64_t reduce_sum_scratch(const DeviceTraits& device, std::int64_t items,
+                                std::int64_t element) {
+  // 256 threads of 16 items are one tile; more go to five times as many blocks as run at once.
+  constexpr std::int64_t tile = 4096, blocks_of_multiprocessor = 2, oversubscription = 5;
+  if (items <= tile) return 1;
+  const std::int64_t blocks = oversubscription * blocks_of_multiprocessor *
+                              static_cast<std::int64_t>(device.multiprocessors);
+  return aligned(blocks * element) + slack;
+}
+
+std::int64_t select_flagged_scratch(std::int64_t items) { return tile_states(items, 4608, 8); }
+
 }  // namespace shardfit::tensor

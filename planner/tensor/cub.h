@@ -15,5 +15,11 @@ std::int64_t radix_sort_scratch(const DeviceTraits& device, std::int64_t items, 
 std::int64_t unique_by_key_scratch(const DeviceTraits& device, std::int64_t items);
 /// DeviceScan over elements of `element` bytes (dispatch_scan.cuh).
 std::int64_t scan_scratch(std::int64_t items, std::int64_t element);
+/// DeviceReduce::Sum to elements of `element` bytes: one block where a tile holds them all
+/// (dispatch_reduce.cuh).
+std::int64_t reduce_sum_scratch(const DeviceTraits& device, std::int64_t items,
+                                std::int64_t element);
+/// DeviceSelect::Flagged (dispatch_select_if.cuh).
+std::int64_t select_flagged_scratch(std::int64_t items);
 
 }  // namespace shardfit::tensor

@@ -227,6 +227,8 @@ std::pair<Tensor, Tensor> sort(const Tensor& a);
 /// silu(a) b of the halves a, b of the last dimension
 /// (NVIDIA/Megatron-LM megatron/core/fusions/fused_bias_swiglu.py, SwiGLUFunction).
 Tensor swiglu(const Tensor& x);
+/// swiglu(x) times weights (rows, 1), x (rows, 2 width) (WeightedSwiGLUFunction).
+Tensor weighted_swiglu(const Tensor& x, const Tensor& weights);
 /// The tanh form of gelu(y + bias), bias of the last dimension (fused_bias_gelu.py, GeLUFunction).
 Tensor bias_gelu(const Tensor& y, const Tensor& bias);
 /// The tensor without its base, itself where it is no view

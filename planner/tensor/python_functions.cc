@@ -32,36 +32,65 @@ std::vector<Tensor> halves(const Tensor& x) {
   return split(x, {width / 2, width - width / 2}, -1);
 }
 
-/// cat(g sigmoid(a) (1 + a (1 - sigmoid(a))) b, g silu(a)) of the halves a and b.
+/// cat(g sigmoid(a) (1 + a (1 - sigmoid(a))) b, g silu(a)) of the halves a and b of x.
+Tensor swiglu_gradient(const Tensor& g, const Tensor& x) {
+  const std::vector<Tensor> part = halves(x);
+  Tensor first;
+  {
+    Tensor scaled;
+    {
+      const Tensor gate = sigmoid(part[0]);
+      scaled = mul(g, gate);
+    }
+    Tensor bend;
+    {
+      Tensor gate = sigmoid(part[0]);
+      gate = neg(gate);  // 1 - sigmoid is one operator
+      bend = mul(part[0], gate);
+    }
+    bend = add_scalar(bend);
+    Tensor slope = mul(scaled, bend);
+    scaled.reset();
+    bend.reset();
+    first = mul(slope, part[1]);
+  }
+  Tensor second;
+  {
+    const Tensor gate = silu(part[0]);
+    second = mul(g, gate);
+  }
+  return cat({first, second}, -1);
+}
+
 void swiglu_backward(Node& node, Gradients& in, Gradients& out) {
   {
     const Tensor x = node.load(0);
-    const std::vector<Tensor> part = halves(x);
-    Tensor first;
+    out[0] = swiglu_gradient(in[0], x);
+  }
+  in[0].reset();
+}
+
+Tensor gated(const Tensor& x) {
+  const std::vector<Tensor> part = halves(x);
+  const Tensor gate = silu(part[0]);
+  return mul(gate, part[1]);
+}
+
+void weighted_swiglu_backward(Node& node, Gradients& in, Gradients& out) {
+  {
+    const Tensor x = node.load(0);
+    const Tensor weights = node.load(1);
     {
-      Tensor scaled;
-      {
-        const Tensor gate = sigmoid(part[0]);
-        scaled = mul(in[0], gate);
-      }
-      Tensor bend;
-      {
-        Tensor gate = sigmoid(part[0]);
-        gate = neg(gate);  // 1 - sigmoid is one operator
-        bend = mul(part[0], gate);
-      }
-      bend = add_scalar(bend);
-      Tensor slope = mul(scaled, bend);
-      scaled.reset();
-      bend.reset();
-      first = mul(slope, part[1]);
+      const Tensor scaled = mul(in[0], weights);
+      out[0] = swiglu_gradient(scaled, x);
     }
-    Tensor second;
+    Tensor own;
     {
-      const Tensor gate = silu(part[0]);
-      second = mul(in[0], gate);
+      const Tensor product = gated(x);
+      const Tensor wide = to(in[0], weights.dtype());
+      own = mul(product, wide);
     }
-    out[0] = cat({first, second}, -1);
+    out[1] = sum_dims(own, 1U << (own.rank() - 1), true);
   }
   in[0].reset();
 }
@@ -124,13 +153,30 @@ Tensor swiglu(const Tensor& x) {
   Tensor out;
   {
     const Scoped<bool> no_grad(runtime.grad_enabled, false);
-    const std::vector<Tensor> part = halves(x);
-    const Tensor gate = silu(part[0]);
-    out = mul(gate, part[1]);
+    out = gated(x);
   }
   if (node) {
     runtime.attach(node, out);
     node->save(x);
+  }
+  return out;
+}
+
+Tensor weighted_swiglu(const Tensor& x, const Tensor& weights) {
+  Runtime& runtime = x.runtime();
+  const Scoped<const char*> label(runtime.label.kind, "swiglu");
+  const NodeRef node = function_node("weighted_swiglu", weighted_swiglu_backward, {x, weights});
+  Tensor out;
+  {
+    const Scoped<bool> no_grad(runtime.grad_enabled, false);
+    const Tensor product = gated(x);
+    out = mul(product, weights);
+    if (out.dtype() != x.dtype()) out = to(out, x.dtype());
+  }
+  if (node) {
+    runtime.attach(node, out);
+    node->save(x);
+    node->save(weights);
   }
   return out;
 }

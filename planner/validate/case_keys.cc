@@ -65,6 +65,7 @@ const Words& keys() {
                            "dropout",
                            "loss",
                            "experts",
+                           "expert_shares",
                            "activation_offload",
                            "steps",
                            "environment",

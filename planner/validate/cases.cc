@@ -307,6 +307,10 @@ void read_job(const Node& c, Case& out, Diagnostics& faults) {
   if (text(c, "dropout") != "config") job.dropout = real(c, "dropout", 0, faults);
   if (given(c, "loss")) job.loss = text(c, "loss");
   if (given(c, "experts")) job.experts = text(c, "experts");
+  for (const Node& share : at(c, "expert_shares").children) {
+    job.routing = "shares";
+    job.expert_shares.push_back(spec::as_real(share, "expert_shares", {}, faults).value_or(0));
+  }
   if (given(c, "activation_offload")) {
     job.offload = text(c, "activation_offload") == "pinned"
                       ? program::TrainingJob::Offload::pinned

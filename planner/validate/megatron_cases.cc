@@ -61,11 +61,7 @@ std::string unsupported_megatron(const Node& c) {
   if (strategy != "ddp" && strategy != "megatron-distributed-optimizer" && strategy != "none") {
     return "strategy " + strategy;
   }
-  for (const char* degree : {"context", "expert"}) {
-    if (given(parallel, degree) && text(parallel, degree) != "1") {
-      return std::string(degree) + " parallelism";
-    }
-  }
+  if (given(parallel, "context") && text(parallel, "context") != "1") return "context parallelism";
   if (text(parallel, "cpu_offload") != "none" && given(parallel, "cpu_offload")) {
     return "offload to the host";
   }
@@ -84,6 +80,7 @@ void read_megatron(const Node& c, Case& out, Diagnostics& faults) {
   job.pipeline = whole(parallel, "pipeline", 1, faults);
   job.data = whole(parallel, "data", 1, faults);
   job.virtual_stages = whole(parallel, "virtual_stages", 1, faults);
+  job.expert = whole(parallel, "expert", 1, faults);
   job.sequence_parallel = truth(parallel, "sequence_parallel");
   job.distributed_optimizer = text(parallel, "strategy") == "megatron-distributed-optimizer";
   job.rank = whole(c, "rank", 0, faults);

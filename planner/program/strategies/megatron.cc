@@ -11,6 +11,7 @@
 #include "model/machine.h"
 #include "program/block_copier.h"
 #include "program/repeat.h"
+#include "program/strategies/expert_parallel.h"
 #include "program/strategies/megatron_buffers.h"
 #include "program/strategies/megatron_checkpoint.h"
 #include "program/strategies/megatron_optimizer.h"
@@ -41,6 +42,8 @@ struct Chunk {
   bool first = false, last = false;  // of the whole model
   std::vector<MegatronParameter> parameters;
   std::unique_ptr<GradientBuffer> buffer;
+  std::vector<MegatronParameter> experts;  // spread over ranks: a buffer of their own
+  std::unique_ptr<GradientBuffer> expert_buffer;
   Tensor input;  // what the stage before sent last; the block keeps it
 };
 
@@ -52,6 +55,7 @@ class MegatronRun : public model::Host, public StageProgram {
         machine_(machine),
         runtime_(machine.runtime),
         parallel_(runtime_, tensor_ranks(), megatron_.tensor_rank(), megatron_.sequence_parallel),
+        experts_(runtime_, expert_ranks()),
         checkpointing_(machine, megatron_),
         copier_(copier) {
     runtime_.program.rank = static_cast<std::int32_t>(megatron_.rank);
@@ -86,9 +90,12 @@ class MegatronRun : public model::Host, public StageProgram {
     std::vector<MegatronOptimizer::Chunk> wrapped;
     for (std::size_t c = 0; c < chunks_.size(); ++c) {
       Chunk& chunk = chunks_[c];
-      chunk.buffer =
-          std::make_unique<GradientBuffer>(runtime_, megatron_, chunk.parameters, bucket_size(c));
-      wrapped.push_back({&chunk.parameters, chunk.buffer.get()});
+      chunk.buffer = std::make_unique<GradientBuffer>(runtime_, megatron_, chunk.parameters,
+                                                      bucket_size(c), megatron_.data);
+      chunk.expert_buffer = std::make_unique<GradientBuffer>(
+          runtime_, megatron_, chunk.experts, bucket_size(c), megatron_.expert_data());
+      wrapped.push_back(
+          {&chunk.parameters, chunk.buffer.get(), &chunk.experts, chunk.expert_buffer.get()});
     }
     // Added to the buffer at once (distributed_data_parallel.py, _make_backward_post_hook).
     runtime_.after_accumulate = [this](tensor::TensorBody& body) {
@@ -104,6 +111,10 @@ class MegatronRun : public model::Host, public StageProgram {
   void set_step(int step) { step_ = step; }
   /// Nothing tells one from another, and their backward passes come in the order of the forward.
   bool blocks_stand_alone() const {
+    const int experts = machine_.globals.find("num_experts");  // their dispatchers keep tensors
+    if (experts >= 0 && machine_.globals.values[static_cast<std::size_t>(experts)].integer > 0) {
+      return false;
+    }
     return megatron_.recompute != MegatronJob::Recompute::full_block &&
            megatron_.virtual_stages == 1;
   }
@@ -132,6 +143,20 @@ class MegatronRun : public model::Host, public StageProgram {
     }
     return ranks;
   }
+  std::vector<std::int32_t> expert_ranks() const {
+    const std::vector<std::int32_t> all = data_ranks();
+    const std::int64_t first = megatron_.data_rank() - megatron_.expert_rank();
+    return {all.begin() + first, all.begin() + first + megatron_.expert};
+  }
+  /// Those with the same experts.
+  std::vector<std::int32_t> expert_data_ranks() const {
+    std::vector<std::int32_t> ranks;
+    const std::vector<std::int32_t> all = data_ranks();
+    for (std::int64_t d = megatron_.expert_rank(); d < megatron_.data; d += megatron_.expert) {
+      ranks.push_back(all[static_cast<std::size_t>(d)]);
+    }
+    return ranks;
+  }
   std::vector<std::int32_t> data_ranks() const {
     std::vector<std::int32_t> ranks;
     const std::int64_t first = megatron_.rank - megatron_.data_rank() * megatron_.tensor;
@@ -155,7 +180,8 @@ class MegatronRun : public model::Host, public StageProgram {
     return std::max<std::int64_t>(40'000'000, 1'000'000 * megatron_.data);
   }
   Value rotary_table(const Tensor& frequencies, std::int64_t length);
-  void exchange_data(CollectiveKind kind, const Tensor& buffer);
+  void exchange_data(CollectiveKind kind, const Tensor& buffer,
+                     const std::vector<std::int32_t>& ranks);
   /// A kernel over a whole buffer, each element read or written `passes` times.
   void launched_over(const char* kind, const Tensor& buffer, int passes) {
     runtime_.launched(kind, buffer.dtype(),
@@ -168,6 +194,7 @@ class MegatronRun : public model::Host, public StageProgram {
   Machine& machine_;
   Runtime& runtime_;
   TensorParallel parallel_;
+  ExpertParallel experts_;
   MegatronCheckpointing checkpointing_;
   PassCopier& copier_;
   std::deque<Chunk> chunks_;
@@ -221,7 +248,8 @@ void MegatronRun::list_parameters(Chunk& chunk) {
     p.tensor->parameter = parameters_++;
     runtime_.program.parameters_total += p.tensor.count();
     runtime_.program.parameters_trainable += p.tensor.count();
-    chunk.parameters.push_back(std::move(own));
+    const bool spread = megatron_.expert > 1 && p.path.find(".local_experts.") != std::string::npos;
+    (spread ? chunk.experts : chunk.parameters).push_back(std::move(own));
   }
 }
 
@@ -270,15 +298,29 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
   if (name == "rotary_table") {
     return rotary_table(tensor_at(0), model::integer_of(arguments[1], "a length"));
   }
+  if (name == "router_linear") return Value::of(experts_.router(tensor_at(0), tensor_at(1)));
+  if (name == "exchange_rows") {
+    return Value::of(experts_.exchange_rows(tensor_at(0),
+                                            model::integer_of(arguments[1], "the rows that come"),
+                                            model::integer_of(arguments[2], "the most rows")));
+  }
+  if (name == "gather_counts") return Value::of(experts_.gather_counts(tensor_at(0)));
   if (name == "stage_input") return Value::of(current_->input);
   if (name == "model") {
     return machine_.call(*current_->root,
                          ValueList{arguments[0], arguments[1], arguments[2], arguments[3]});
   }
-  if (name == "phase") {
+  if (name == "send_to_host") {
+    experts_.send_to_host(tensor_at(0));
+  } else if (name == "keep") {
+    experts_.keep(*arguments[0].text, tensor_at(1), arguments[2].truth());
+  } else if (name == "phase") {
     runtime_.mark(*arguments[0].text, step_, *arguments[0].text == "between_steps");
   } else if (name == "zero_grad") {
-    for (const Chunk& chunk : chunks_) launched_over("fill", chunk.buffer->gradients(), 1);
+    for (const Chunk& chunk : chunks_) {
+      launched_over("fill", chunk.buffer->gradients(), 1);
+      if (!chunk.experts.empty()) launched_over("fill", chunk.expert_buffer->gradients(), 1);
+    }
     optimizer_->zero_grad();
   } else if (name == "forward_backward") {
     StageSettings settings;
@@ -293,7 +335,10 @@ Value MegatronRun::run(const std::string& name, Value* arguments) {
     optimizer_->step();
     if (megatron_.distributed_optimizer) {
       for (const Chunk& chunk : chunks_) {
-        exchange_data(CollectiveKind::all_gather, chunk.parameters.front().tensor);
+        exchange_data(CollectiveKind::all_gather, chunk.parameters.front().tensor, data_ranks());
+        if (chunk.experts.empty()) continue;
+        exchange_data(CollectiveKind::all_gather, chunk.experts.front().tensor,
+                      expert_data_ranks());
       }
     }
   } else {
@@ -323,13 +368,14 @@ MegatronRun::Result MegatronRun::forward(std::int64_t chunk, const Tensor& input
   return out;
 }
 
-void MegatronRun::exchange_data(CollectiveKind kind, const Tensor& buffer) {
-  if (megatron_.data < 2) return;
+void MegatronRun::exchange_data(CollectiveKind kind, const Tensor& buffer,
+                                const std::vector<std::int32_t>& ranks) {
+  if (ranks.size() < 2) return;
   Collective collective;
   collective.kind = kind;
   collective.dtype = buffer.dtype();
   collective.bytes = runtime_.info(buffer).bytes;
-  collective.group = runtime_.group(data_ranks());
+  collective.group = runtime_.group(ranks);
   const std::uint32_t done = runtime_.exchange(collective, runtime_.stream("data"));
   runtime_.wait_event(done, runtime_.current_stream);
 }
@@ -340,9 +386,12 @@ void MegatronRun::finalize() {
   const Scoped<tensor::Label> label(runtime_.label, {"finalize_gradients", 0, true});
   for (const Chunk& chunk : chunks_) {
     if (megatron_.data > 1) launched_over("mul", chunk.buffer->gradients(), 2);  // the mean
-    exchange_data(megatron_.distributed_optimizer ? CollectiveKind::reduce_scatter
-                                                  : CollectiveKind::all_reduce,
-                  chunk.buffer->gradients());
+    const CollectiveKind kind = megatron_.distributed_optimizer ? CollectiveKind::reduce_scatter
+                                                                : CollectiveKind::all_reduce;
+    exchange_data(kind, chunk.buffer->gradients(), data_ranks());
+    if (chunk.experts.empty()) continue;
+    launched_over("mul", chunk.expert_buffer->gradients(), 2);
+    exchange_data(kind, chunk.expert_buffer->gradients(), expert_data_ranks());
   }
   if (parallel_.sequence()) sum_norm_gradients();
   for (const Chunk& chunk : chunks_) {

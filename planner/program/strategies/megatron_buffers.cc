@@ -25,14 +25,13 @@ Tensor part(const Tensor& buffer, const Shape& shape) {
 /// Parameters last to first; with the distributed optimizer each begins at a multiple of 64 and
 /// each bucket ends at one that all ranks divide evenly. A shared embedding has a bucket of its own
 /// then.
-void GradientBuffer::lay_out(const MegatronJob& job, std::vector<MegatronParameter>& parameters,
-                             std::int64_t bucket_size) {
-  const bool sharded = job.distributed_optimizer;
+void GradientBuffer::lay_out(bool sharded, std::vector<MegatronParameter>& parameters,
+                             std::int64_t bucket_size, std::int64_t ranks) {
   std::int64_t at = 0;
   std::int64_t bucket_start = 0;
   bool filled = false;
   const auto close = [&](std::int64_t end) {
-    const std::int64_t last = sharded ? padded(end, std::lcm(job.data, std::int64_t{128})) : end;
+    const std::int64_t last = sharded ? padded(end, std::lcm(ranks, std::int64_t{128})) : end;
     buckets_.push_back({bucket_start, last});
     bucket_start = last;
     filled = false;
@@ -52,10 +51,10 @@ void GradientBuffer::lay_out(const MegatronJob& job, std::vector<MegatronParamet
 }
 
 GradientBuffer::GradientBuffer(Runtime& runtime, const MegatronJob& job,
-                               std::vector<MegatronParameter>& parameters,
-                               std::int64_t bucket_size) {
+                               std::vector<MegatronParameter>& parameters, std::int64_t bucket_size,
+                               std::int64_t ranks) {
   if (parameters.empty()) return;
-  lay_out(job, parameters, bucket_size);
+  lay_out(job.distributed_optimizer, parameters, bucket_size, ranks);
   const Scoped<tensor::Label> label(runtime.label, {"gradient_buffer", 0, false});
   const std::int64_t count = buckets_.back().end;
   if (job.distributed_optimizer) {

@@ -32,16 +32,18 @@ struct Bucket {
 /// The buffer of one chunk.
 class GradientBuffer {
  public:
-  /// Lays out `parameters`, allocates and points them into it. `bucket_size` 0: one bucket.
+  /// Lays out `parameters`, allocates and points them into it. `bucket_size` 0: one bucket;
+  /// `ranks`: that hold the same parameters.
   GradientBuffer(tensor::Runtime& runtime, const MegatronJob& job,
-                 std::vector<MegatronParameter>& parameters, std::int64_t bucket_size);
+                 std::vector<MegatronParameter>& parameters, std::int64_t bucket_size,
+                 std::int64_t ranks);
 
   const std::vector<Bucket>& buckets() const { return buckets_; }
   const tensor::Tensor& gradients() const { return gradients_; }
 
  private:
-  void lay_out(const MegatronJob& job, std::vector<MegatronParameter>& parameters,
-               std::int64_t bucket_size);
+  void lay_out(bool sharded, std::vector<MegatronParameter>& parameters, std::int64_t bucket_size,
+               std::int64_t ranks);
 
   std::vector<Bucket> buckets_;
   tensor::Tensor parameters_, gradients_;

@@ -1,6 +1,7 @@
 // What a job of Megatron's asks for: its degrees, and what the family's file is told of them.
 
 #include <algorithm>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -27,6 +28,12 @@ PipelineShape pipeline_shape(const TrainingJob& job) {
 void set_megatron_words(const TrainingJob& job, model::Globals& globals) {
   const MegatronJob megatron = megatron_of(job);
   globals.set("tensor_parallel", Value::of(megatron.tensor));
+  globals.set("expert_parallel", Value::of(megatron.expert));
+  globals.set("expert_rank", Value::of(megatron.expert_rank()));
+  const int experts = globals.find("num_experts");
+  globals.set("has_experts",
+              Value::of_bool(experts >= 0 &&
+                             globals.values[static_cast<std::size_t>(experts)].integer > 0));
   globals.set("sequence_parallel",
               Value::of_bool(megatron.sequence_parallel && megatron.tensor > 1));
   globals.set("bias_activation_fusion", Value::of_bool(megatron.bias_activation_fusion));
@@ -66,6 +73,32 @@ std::vector<DegreeFault> check_stage_layers(const MegatronJob& job, std::int64_t
            std::max<std::int64_t>(1, job.stage_layers.back() + layers - sum)}};
 }
 
+/// Experts are spread evenly, over data ranks.
+std::vector<DegreeFault> check_experts(const MegatronJob& job, const model::Globals& globals) {
+  const auto text = [](std::int64_t n) { return std::to_string(n); };
+  const std::int64_t experts = globals.find("num_experts") < 0 ? 0 : globals.integer("num_experts");
+  if (experts == 0) {
+    if (job.expert == 1) return {};
+    return {{"ep", "expert parallelism of a model without experts", 1}};
+  }
+  std::vector<DegreeFault> faults;
+  if (job.tensor > 1) {
+    faults.push_back({"tp", "tensor parallelism of a mixture of experts is not modelled yet", 1});
+  }
+  const std::int64_t both = std::gcd(experts, job.data);
+  std::int64_t nearest = std::min(job.expert, both);
+  while (both % nearest != 0) --nearest;
+  if (experts % job.expert != 0) {
+    faults.push_back(
+        {"ep", text(experts) + " experts over " + text(job.expert) + " ranks", nearest});
+  } else if (job.data % job.expert != 0) {
+    faults.push_back({"ep",
+                      "experts over " + text(job.expert) + " of " + text(job.data) + " data ranks",
+                      nearest});
+  }
+  return faults;
+}
+
 }  // namespace
 
 std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Globals& globals) {
@@ -74,6 +107,7 @@ std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Glo
   for (const auto& [key, degree] : {std::pair{"tp", megatron.tensor},
                                     {"pp", megatron.pipeline},
                                     {"dp", megatron.data},
+                                    {"ep", megatron.expert},
                                     {"virtual_stages", megatron.virtual_stages}}) {
     if (degree < 1) faults.push_back({key, "a degree of " + std::to_string(degree), 1});
   }
@@ -91,6 +125,7 @@ std::vector<DegreeFault> check_megatron(const TrainingJob& job, const model::Glo
   numbers.ffn = globals.integer("ffn_hidden_size");
   numbers.sequence = megatron.sequence_parallel ? job.sequence : 0;
   faults = check_tensor_degree(numbers, megatron.tensor);
+  for (DegreeFault& fault : check_experts(megatron, globals)) faults.push_back(std::move(fault));
   const std::int64_t layers = globals.integer("num_layers");
   auto of_pipeline = megatron.stage_layers.empty() ? check_pipeline(pipeline_shape(job), layers)
                                                    : check_stage_layers(megatron, layers);

@@ -17,6 +17,8 @@ class MegatronOptimizer {
   struct Chunk {
     std::vector<MegatronParameter>* parameters;
     const GradientBuffer* buffer;
+    std::vector<MegatronParameter>* experts;  // spread over ranks: an optimizer of their own
+    const GradientBuffer* expert_buffer;
   };
   /// What the constructor allocates. `dtype`: of the parameters.
   MegatronOptimizer(tensor::Runtime& runtime, const MegatronJob& job, const std::string& name,
@@ -35,20 +37,24 @@ class MegatronOptimizer {
     bool counted = true;
   };
 
-  void make_groups(const std::vector<Chunk>& chunks, bool sharded, std::int64_t ranks,
-                   std::int64_t rank);
-  void make_main_parameters();
+  /// `first`: the group of those with weight decay.
+  void make_groups(std::vector<MegatronParameter>& parameters, const GradientBuffer& buffer,
+                   std::size_t first, std::int64_t ranks, std::int64_t rank);
+  void make_main_parameters(std::size_t first);
   void copy_gradients();
-  void take_norm();
+  /// Of the groups from `first` to before `end`.
+  void take_norm(std::size_t first, std::size_t end);
   void fused_adam(const std::vector<Part>& group);
 
   tensor::Runtime& runtime_;
   DType dtype_;
   bool fused_;
-  std::vector<std::vector<Part>> groups_;  // with weight decay, without
+  bool sharded_ = false;
+  std::vector<std::vector<Part>> groups_;  // with weight decay, without; the same of experts
   std::vector<std::unique_ptr<Optimizer>> adam_;
   std::map<const tensor::TensorBody*, std::pair<tensor::Tensor, tensor::Tensor>> states_;
   tensor::Tensor scale_, found_infinite_, overflow_, fused_overflow_;
+  std::vector<tensor::Tensor> of_experts_;  // the same scalars of their optimizer
 };
 
 }  // namespace shardfit::program
