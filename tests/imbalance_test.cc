@@ -185,7 +185,7 @@ TEST_CASE(
   REQUIRE(memory != nullptr);
   CHECK((*memory)["gpu"].GetInt() == 0);
   CHECK(text(*memory, "cause")
-            .starts_with("uneven experts: of a pass the routing sends 131,072 rows to its experts, "
+            .starts_with("uneven experts: of a pass the routing sends 131,084 rows to its experts, "
                          "26,2"));
   CHECK((*memory)["cost_bytes"].GetInt64() > 0);
   REQUIRE((*memory)["fix"].IsObject());

@@ -113,6 +113,7 @@ void assume_experts(const program::Lowering& lowering, RankJob& job) {
 
 std::string cause_in_experts(const Option& option, const Gpu& more, const Gpu& less) {
   const auto& megatron = option.job.job.megatron;
+  if (!option.lowering) return "";  // a change that is simulated: nobody asks why
   const std::int64_t experts = experts_of(option.lowering->model());
   if (!megatron || megatron->expert < 2 || experts % megatron->expert != 0) return "";
   const program::TrainingJob& job = option.job.job;

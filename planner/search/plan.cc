@@ -363,7 +363,8 @@ void assume_plain_loops(spec::PlanSpec& plan, Lowerings& lowerings) {
 
 /// Of the whole model, where a rank's program holds a part of it.
 std::int64_t parameters_of(const Option& option) {
-  if (option.split.tensor * option.split.pipeline == 1) return option.program().parameters_total;
+  const spec::Split& split = option.split;
+  if (split.tensor * split.pipeline * split.expert == 1) return option.program().parameters_total;
   return program::Lowering(option.lowering->model(), "plain-pytorch").parameter_count();
 }
 

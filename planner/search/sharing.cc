@@ -61,7 +61,9 @@ std::string what_ranks_share(Parallel parallel, const spec::Split& split, bool s
 
 }  // namespace
 
-std::string what_is_shared(const program::TrainingJob& job, Parallel parallel,
+namespace {
+
+std::string what_all_share(const program::TrainingJob& job, Parallel parallel,
                            const spec::Split& split, std::int64_t gpus) {
   if (gpus == 1) return "";
   if (split.tensor > 1 || split.pipeline > 1) {
@@ -97,6 +99,15 @@ std::string what_is_shared(const program::TrainingJob& job, Parallel parallel,
       break;
   }
   return "nothing";
+}
+
+}  // namespace
+
+std::string what_is_shared(const program::TrainingJob& job, Parallel parallel,
+                           const spec::Split& split, std::int64_t gpus) {
+  const std::string text = what_all_share(job, parallel, split, gpus);
+  if (split.expert < 2) return text;
+  return text + "; of the experts each keeps one part of " + std::to_string(split.expert);
 }
 
 namespace {
