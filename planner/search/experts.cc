@@ -97,6 +97,8 @@ void set_experts(const spec::Setting<std::string>& asked, const program::Lowerin
   job.routing = "shares";
 }
 
+bool is_mixture(const spec::ModelSpec& model) { return experts_of(model) > 0; }
+
 void assume_experts(const program::Lowering& lowering, RankJob& job) {
   if (!is_sequential(lowering) || experts_of(lowering.model()) == 0) return;
   job.job.experts = "eager";

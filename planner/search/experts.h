@@ -17,6 +17,9 @@ struct Gpu;
 void set_experts(const spec::Setting<std::string>& asked, const program::Lowering& lowering,
                  program::TrainingJob& job, Diagnostics& faults);
 
+/// Whether the model has routed experts, by its file.
+bool is_mixture(const spec::ModelSpec& model);
+
 /// Says how Megatron-core runs the experts of a job's mixture, where the model is one.
 void assume_experts(const program::Lowering& lowering, RankJob& job);
 

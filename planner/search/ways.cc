@@ -359,6 +359,13 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                      lowerings.find(asked).model().model_type + " is not modelled");
     return {};
   }
+  const bool asked_for =
+      asked.job.parallel.value == trial.parallel || splits_model(asked.job.degrees);
+  if (foreign && trial.parallel == Parallel::pipeline && !asked_for &&
+      is_mixture(lowerings.find(asked).model())) {
+    faults.error(where, "Megatron-core's pipeline of a mixture is tried where it is asked for");
+    return {};
+  }
   const bool asked_apart = asked.job.parallel.value == Parallel::independent;
   const bool splits = megatron || (own && splits_model(trial.parallel));
   if (!alone || asked_apart) refuse_degrees(option, trial.parallel, splits && !alone, faults);
