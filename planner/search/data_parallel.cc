@@ -1,5 +1,6 @@
 #include "search/data_parallel.h"
 
+#include "search/sharing.h"
 #include "search/ways.h"
 
 namespace shardfit::search {
@@ -34,6 +35,14 @@ void warn_of_data_parallel(const OptionSpec& asked, RankJob& job) {
         "DataParallel adds up gradients of frozen parameters too, as zeros: GPU 0 holds them "
         "twice at the end of the backward pass");
   }
+}
+
+bool in_one_machine(const OptionSpec& option, const Location& where, Diagnostics& faults) {
+  if (option.cluster.count <= most_in_a_machine) return true;
+  faults.error(where, "DataParallel is one process: its GPUs are those of one machine",
+               {"expected at most " + std::to_string(most_in_a_machine) +
+                "; --parallel ddp has a process for each GPU"});
+  return false;
 }
 
 }  // namespace shardfit::search

@@ -12,4 +12,7 @@ void drop_autocast(spec::OptionSpec& option);
 /// Says that, and what else surprises. `asked`: the option before drop_autocast.
 void warn_of_data_parallel(const spec::OptionSpec& asked, RankJob& job);
 
+/// One process has the GPUs of one machine: more are a fault at `where`.
+bool in_one_machine(const spec::OptionSpec& option, const Location& where, Diagnostics& faults);
+
 }  // namespace shardfit::search

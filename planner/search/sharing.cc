@@ -362,4 +362,22 @@ std::string cannot_share(const program::TrainingJob& job, Parallel parallel) {
   return "";
 }
 
+spec::Assumption units_of_fsdp1(const program::TrainingJob& job) {
+  std::string because =
+      "transformer_auto_wrap_policy with use_orig_params; the embedding, the head and the last "
+      "norm are the outermost unit's";
+  if (job.lora) {
+    because +=
+        "; a flat parameter with an adapter in it takes gradients of the frozen weights "
+        "beside it";
+    // Trainer._fsdp_qlora_plugin_updates, peft.utils.other.fsdp_auto_wrap_policy
+    if (job.framework == "hf-trainer") {
+      because +=
+          ", which it does not where the Trainer wraps adapters apart as PEFT's "
+          "fsdp_auto_wrap_policy says: that needs less and is not modelled";
+    }
+  }
+  return {"units", "a block each, the rest one", because};
+}
+
 }  // namespace shardfit::search

@@ -55,4 +55,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, spec::Parallel parall
 /// Why a strategy refuses the job; "" where it does not.
 std::string cannot_share(const program::TrainingJob& job, spec::Parallel parallel);
 
+/// What FullyShardedDataParallel flattens together.
+spec::Assumption units_of_fsdp1(const program::TrainingJob& job);
+
 }  // namespace shardfit::search

@@ -316,25 +316,6 @@ void refuse_no_split(const OptionSpec& option, Parallel parallel, const Location
                               : "give --dp " + std::to_string(gpus / least) + ", or leave it out"});
 }
 
-/// What is flattened together under FullyShardedDataParallel.
-spec::Assumption units_of_fsdp1(const program::TrainingJob& job) {
-  std::string because =
-      "transformer_auto_wrap_policy with use_orig_params; the embedding, the head and the last "
-      "norm are the outermost unit's";
-  if (job.lora) {
-    because +=
-        "; a flat parameter with an adapter in it takes gradients of the frozen weights "
-        "beside it";
-    // Trainer._fsdp_qlora_plugin_updates, peft.utils.other.fsdp_auto_wrap_policy
-    if (job.framework == "hf-trainer") {
-      because +=
-          ", which it does not where the Trainer wraps adapters apart as PEFT's "
-          "fsdp_auto_wrap_policy says: that needs less and is not modelled";
-    }
-  }
-  return {"units", "a block each, the rest one", because};
-}
-
 /// One trial as a job. Nothing where it cannot be: then faults say why.
 std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings& lowerings,
                           Diagnostics& faults) {
@@ -401,12 +382,7 @@ std::optional<Way> way_of(const OptionSpec& asked, const Trial& trial, Lowerings
                                 "the wrapper takes each unit to the card before it shards it, so "
                                 "that no card holds the whole model"});
   }
-  if (copies && option.cluster.count > most_in_a_machine) {
-    faults.error(where, "DataParallel is one process: its GPUs are those of one machine",
-                 {"expected at most " + std::to_string(most_in_a_machine) +
-                  "; --parallel ddp has a process for each GPU"});
-    return {};
-  }
+  if (copies && !in_one_machine(option, where, faults)) return {};
   if (trial.parallel == Parallel::fsdp1) job->assumptions.push_back(units_of_fsdp1(job->job));
   if (copies) warn_of_data_parallel(asked, *job);
   if (foreign) {
