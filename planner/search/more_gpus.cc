@@ -62,10 +62,11 @@ std::optional<Option> fastest(const OptionSpec& spec, bool foreign, std::int64_t
     RankJob job = way.job;
     job.job.stop = &stop;
     try {
-      Option option = try_option(spec, way.parallel, std::move(job), *way.lowering);
-      const bool faster = !best || (option.timing && best->timing &&
-                                    option.timing->step_seconds < best->timing->step_seconds);
-      if (option.verdict != Verdict::fits || !faster) continue;
+      auto option = try_to_fit(spec, way.parallel, std::move(job), *way.lowering);
+      if (!option) continue;
+      const bool faster = !best || (option->timing && best->timing &&
+                                    option->timing->step_seconds < best->timing->step_seconds);
+      if (!faster) continue;
       best = std::move(option);
       best->lowering = way.lowering;
     } catch (const InputError&) {  // the model's program does not run so

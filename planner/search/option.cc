@@ -195,8 +195,9 @@ void take_worst(Option& option) {
 }
 
 /// Every rank's program, lowered once a group of equal ranks, and judged once where programs of
-/// several groups are the same for memory.
-void judge_ranks(Option& option, const program::Lowering& lowering) {
+/// several groups are the same for memory. `until_one_fails`: false, and no more is lowered, once
+/// one does not fit; the ends of a pipeline, which are likely the fullest, come first.
+bool judge_ranks(Option& option, const program::Lowering& lowering, bool until_one_fails) {
   const std::int64_t count = option.spec->cluster.count;
   program::TrainingJob alone = option.whole;
   alone.record_computes = true;
@@ -204,11 +205,10 @@ void judge_ranks(Option& option, const program::Lowering& lowering) {
   const Card first_card = card_for(*option.spec, option.parallel, 0);
   const Card card_of_others = card_for(*option.spec, option.parallel, 1);
   std::vector<Gpu> judged;
-  const auto job_of = [&](int rank) { return job_of_rank(alone, option.parallel, count, rank); };
-  for (const auto& [group, lowered] :
-       lower_groups(lowering, rank_groups(alone, option.parallel, count), job_of)) {
-    const std::shared_ptr<const Program>& program = lowered;
-    for (const int rank : group.ranks) {
+  bool fits = true;
+  const auto take = [&](const LoweredGroup& lowered) {
+    const std::shared_ptr<const Program>& program = lowered.program;
+    for (const int rank : lowered.group.ranks) {
       const Card& card = rank == 0 ? first_card : card_of_others;
       const auto same = std::find_if(judged.begin(), judged.end(), [&](const Gpu& gpu) {
         const bool one = gpu.program == program || same_memory(*gpu.program, *program);
@@ -218,18 +218,28 @@ void judge_ranks(Option& option, const program::Lowering& lowering) {
       Gpu gpu = known ? *same : judge_gpu(option, lowering.model(), card, program);
       if (!known) judged.push_back(gpu);
       gpu.program = program;
-      gpu.role = group.role;
+      gpu.role = lowered.group.role;
       gpu.index = rank;
       gpu.rank = option.parallel == spec::Parallel::independent ? 0 : rank;
+      fits = fits && gpu.judgement.verdict == Verdict::fits;
       option.gpus[static_cast<std::size_t>(rank)] = std::move(gpu);
+      if (until_one_fails && !fits) return false;
     }
+    return true;
+  };
+  std::vector<RankGroup> groups = rank_groups(alone, option.parallel, count);
+  if (until_one_fails && groups.size() > 2) {
+    std::rotate(groups.begin() + 1, groups.end() - 1, groups.end());
   }
+  lower_groups(
+      lowering, std::move(groups),
+      [&](int rank) { return job_of_rank(alone, option.parallel, count, rank); }, take);
+  return fits || !until_one_fails;
 }
 
-}  // namespace
-
-Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
-                  const program::Lowering& lowering) {
+/// The option; with `only_fits` nothing where it does not fit.
+std::optional<Option> tried(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                            const program::Lowering& lowering, bool only_fits) {
   Option option;
   option.spec = &spec;
   option.parallel = parallel;
@@ -243,7 +253,7 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
   const std::int64_t all = option.whole.accumulation;
   const PassesRun run = passes_run(option.whole);
   option.whole = few_of(std::move(option.whole));
-  judge_ranks(option, lowering);
+  if (!judge_ranks(option, lowering, only_fits)) return {};
   take_worst(option);
   std::string missing = machine_for(option).missing;
   if (!missing.empty()) {
@@ -260,6 +270,18 @@ Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob
                                           "are taken to be like the last"});
   }
   return option;
+}
+
+}  // namespace
+
+Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                  const program::Lowering& lowering) {
+  return *tried(spec, parallel, std::move(job), lowering, false);
+}
+
+std::optional<Option> try_to_fit(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                                 const program::Lowering& lowering) {
+  return tried(spec, parallel, std::move(job), lowering, true);
 }
 
 void measure(Option& option) {

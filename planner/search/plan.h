@@ -163,6 +163,9 @@ Plan make_plan(const spec::PlanSpec& spec, const PlanSettings& settings);
 /// known, timed. `job` is any rank's. What measure() finds is left out.
 Option try_option(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
                   const program::Lowering& lowering);
+/// The same where it fits; nothing where it does not, which mostly one rank's program tells.
+std::optional<Option> try_to_fit(const spec::OptionSpec& spec, spec::Parallel parallel, RankJob job,
+                                 const program::Lowering& lowering);
 /// What takes most of the time: the bytes each GPU needs, what is alive at its peak, and from these
 /// the tightest GPU and the imbalances. Nothing where that is known.
 void measure(Option& option);

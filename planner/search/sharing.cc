@@ -234,24 +234,29 @@ class Shares {
 
 }  // namespace
 
-std::vector<LoweredGroup> lower_groups(
-    const program::Lowering& lowering, std::vector<RankGroup> groups,
-    const std::function<program::TrainingJob(int rank)>& job_of) {
+std::vector<LoweredGroup> lower_groups(const program::Lowering& lowering,
+                                       std::vector<RankGroup> groups,
+                                       const std::function<program::TrainingJob(int rank)>& job_of,
+                                       const std::function<bool(const LoweredGroup&)>& take) {
   std::vector<LoweredGroup> lowered;
   std::optional<Shares> shares;
   std::map<std::vector<std::int64_t>, std::shared_ptr<const Program>> known;
-  for (RankGroup& group : groups) {
+  const auto program_of = [&](const RankGroup& group) {
     if (!lowered.empty() && lowered.front().program->same_on_all_ranks) {
-      lowered.push_back({std::move(group), lowered.front().program});
-      continue;
+      return lowered.front().program;
     }
     const program::TrainingJob job = job_of(group.rank);
     if (groups.size() > 1 && !shares) shares.emplace(lowering);
     const auto share = shares ? shares->of(job) : std::vector<std::int64_t>();
-    auto program = share.empty() ? nullptr : known[share];
+    if (share.empty()) return std::make_shared<const Program>(lowering.lower(job));
+    auto& program = known[share];
     if (!program) program = std::make_shared<const Program>(lowering.lower(job));
-    if (!share.empty()) known[share] = program;
+    return program;
+  };
+  for (RankGroup& group : groups) {
+    auto program = program_of(group);
     lowered.push_back({std::move(group), std::move(program)});
+    if (take && !take(lowered.back())) break;
   }
   return lowered;
 }

@@ -42,10 +42,12 @@ struct LoweredGroup {
   RankGroup group;
   std::shared_ptr<const Program> program;
 };
-/// `job_of` gives the job of a rank.
+/// `job_of` gives the job of a rank. Where `take` is given it sees each group as soon as it is
+/// lowered, and those after the first that it does not take are not lowered.
 std::vector<LoweredGroup> lower_groups(const program::Lowering& lowering,
                                        std::vector<RankGroup> groups,
-                                       const std::function<program::TrainingJob(int rank)>& job_of);
+                                       const std::function<program::TrainingJob(int rank)>& job_of,
+                                       const std::function<bool(const LoweredGroup&)>& take = {});
 
 /// The job of `rank` of `ranks` under a strategy. `job` is the one of a single GPU; one of Megatron
 /// has its degrees already.

@@ -156,7 +156,15 @@ class ZeroStage3 : public DeepSpeedEngine, public model::ModuleHooks {
     }
   }
 
+  /// Whether all ranks hold parts of the same sizes and so run the same program.
+  bool even() const {
+    const auto divides = [this](const ShardedParameter& p) { return p.count % ranks() == 0; };
+    const auto& all = shards_->all();
+    return !job_.release_0_18 && std::all_of(all.begin(), all.end(), divides);
+  }
+
   void make_partitions() {
+    runtime_.program.same_on_all_ranks = even();
     make_sub_groups();
     flat_ = shards_->defragment(trainable_);
     std::int64_t largest = 0;
