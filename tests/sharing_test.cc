@@ -73,6 +73,46 @@ TEST_CASE("ranks that are lowered once have the programs that each has by itself
   }
 }
 
+TEST_CASE("ranks of ZeRO-3 share one program where their parts are equal, and only there") {
+  const program::Lowering lowering(
+      spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/tiny-llama.json", {}), "deepspeed");
+  program::TrainingJob job;
+  job.framework = "deepspeed";
+  job.program = "deepspeed-loop-1";
+  job.sequence = 64;
+  job.steps = 2;
+  for (const std::int64_t ranks : {2, 4, 7}) {
+    CAPTURE(ranks);
+    const auto job_of = [&](int rank) {
+      return search::job_of_rank(job, Parallel::zero3, ranks, rank);
+    };
+    const auto lowered =
+        search::lower_groups(lowering, search::rank_groups(job, Parallel::zero3, ranks), job_of);
+    std::set<const Program*> programs;
+    for (const search::LoweredGroup& one : lowered) {
+      programs.insert(one.program.get());
+      CHECK(same_bytes(*one.program, lowering.lower(job_of(one.group.rank))));
+    }
+    CHECK((programs.size() == 1) == (ranks != 7));
+  }
+}
+
+TEST_CASE("no rank is lowered after the one that is not taken") {
+  const program::Lowering lowering(
+      spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/tiny-llama.json", {}),
+      "plain-pytorch");
+  program::TrainingJob job;
+  job.sequence = 64;
+  job.steps = 1;
+  const auto job_of = [&](int rank) { return search::job_of_rank(job, Parallel::zero1, 5, rank); };
+  const auto groups = search::rank_groups(job, Parallel::zero1, 5);
+  int seen = 0;
+  const auto lowered =
+      search::lower_groups(lowering, groups, job_of, [&](const auto&) { return ++seen < 2; });
+  CHECK(lowered.size() == 2);
+  CHECK(seen == 2);
+}
+
 TEST_CASE("ranks of sharded adapters exchange alike, also one whose share holds none of them") {
   const program::Lowering lowering(
       spec::read_model(SHARDFIT_SOURCE_DIR "/tests/data/models/tiny-llama.json", {}), "hf-trainer");
