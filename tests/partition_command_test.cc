@@ -89,6 +89,21 @@ TEST_CASE("partition: one answer a format, with proof") {
   CHECK(none.json.child("reason")->text.find("needs at least") != std::string::npos);
 }
 
+TEST_CASE("partition: what runs nothing again takes no time for it, not the rounding of sums") {
+  int nothing = 0;
+  for (const int gpus : {2, 4}) {
+    auto chain = file("rotor/resnet50.chain.json", gpus);
+    chain.gpu_bytes = "20 GiB";
+    const Answer answer = ask(chain);
+    for (const spec::Node& part : answer.json.child("parts")->children) {
+      const double ms = std::stod(part.child("recompute_ms")->text);
+      CHECK((ms == 0 || ms > 1e-3));
+      nothing += ms == 0;
+    }
+  }
+  CHECK(nothing == 4);
+}
+
 TEST_CASE("partition: unequal GPUs keep their numbers and their limits") {
   auto o = file("dnn-partitioning/layer/bert24_inference.json", 2);
   o.cpus = 0;

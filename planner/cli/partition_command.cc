@@ -315,6 +315,12 @@ void solve_pipeline(const PartitionOptions& options, const SourcePtr& source,
   }
 }
 
+/// What is left of `whole` when sums of the same terms in another order are taken from it: nothing
+/// where it is no more than their rounding.
+double without_noise(double difference, double whole) {
+  return difference <= 1e-9 * whole ? 0 : difference;
+}
+
 void solve_chain(const PartitionOptions& options, const SourcePtr& source,
                  PartitionAnswer* answer) {
   const partition::ChainInstance chain = partition::read_chain(source);
@@ -370,7 +376,7 @@ void solve_chain(const PartitionOptions& options, const SourcePtr& source,
     const partition::ChainRun run = simulate(table.chain(), s.first, s.last, steps);
     row.bytes = run.peak_slots * unit;
     row.details = {{"in_flight", std::to_string(s.in_flight), true},
-                   {"recompute_ms", format_exact(std::max(0.0, s.ms - base)), true},
+                   {"recompute_ms", format_exact(without_noise(s.ms - base, base)), true},
                    {"stash",
                     s.in_flight == 1 ? "none"
                     : s.stash_all    ? "all"
