@@ -34,8 +34,8 @@ install_missing() {
     command -v sudo >/dev/null || { say "run as root or install sudo, or: apt-get install ${missing[*]}"; return 1; }
     apt=(sudo apt-get)
   fi
-  mkdir -p build
   local log=build/install.log
+  mkdir -p build 2>/dev/null && : 2>/dev/null >"$log" || log=$(mktemp)
   if ! { "${apt[@]}" -q update && DEBIAN_FRONTEND=noninteractive \
          "${apt[@]}" -q -y --no-install-recommends install "${missing[@]}"; } >"$log" 2>&1 </dev/null; then
     tail -n 20 "$log" >&2
@@ -58,7 +58,11 @@ up_to_date() {
 build() {
   local preset=$1 folder=build/$1 target
   shift
-  mkdir -p "$folder"
+  if ! mkdir -p "$folder" 2>/dev/null || [[ ! -w $folder ]]; then
+    say "$PWD/$folder cannot be written, and the program there is missing or older than its sources:"
+    say "build it once as the owner of this folder (./shardfit), or copy the folder to one of your own"
+    return 1
+  fi
   local log=$folder/build.log
   exec 9>"$folder/.lock"
   flock 9

@@ -21,6 +21,7 @@
 #include "cli/partition_command.h"
 #include "cli/plan_command.h"
 #include "cli/replay_command.h"
+#include "cli/standard_output.h"
 #include "cli/validate_command.h"
 #include "spec/data_directory.h"
 #include "spec/job_spec.h"
@@ -58,6 +59,11 @@ class WrappedHelp : public CLI::Formatter {
   WrappedHelp() { column_width(help_column); }
   std::string make_option_desc(const CLI::Option* option) const override {
     return wrapped(option->get_description());
+  }
+  /// Whether a file must be given says the line of usage.
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->nonpositional()) return CLI::Formatter::make_option_opts(option);
+    return option->get_expected_max() > 1 ? "..." : "";
   }
   std::string make_subcommand(const CLI::App* command) const override {
     std::stringstream out;
@@ -283,7 +289,7 @@ void add_validate(CLI::App& app, Request& request) {
 void add_compare(CLI::App& app, Request& request) {
   CLI::App* added = add_command(app, request, "compare", "Your own run beside a plan", run_compare);
   added
-      ->add_option("PLAN FILE...", request.files,
+      ->add_option("PLAN FILE", request.files,
                    "plan.json; then a memory snapshot of PyTorch (read as data only), "
                    "memory_stats() as JSON, or the trial's JSON; several: one a rank")
       ->type_name("")
@@ -458,7 +464,7 @@ int run(const std::vector<std::string>& arguments, std::ostream& out, std::ostre
     if (std::find(words.begin(), words.end(), "--json") != words.end()) {
       write_errors_json(error, out);
     }
-    err << error.what();
+    err << fault_text(error.what(), is_terminal(err));
     return bad_input;
   } catch (const OverflowError& error) {
     err << "command line: error: the numbers given are too large to count in 63 bits: "

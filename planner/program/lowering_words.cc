@@ -115,6 +115,11 @@ void rethrow(const model::ModelError& error, const spec::FamilySpec& family,
     if (error.where.known()) notes = {"the family's expression:", error.where.text()};
     throw InputError(model.where, quoted(model.name) + type + ": " + text, std::move(notes));
   }
+  if (number->text == "0") {
+    throw InputError(
+        number->where, quoted(number->key) + " is 0, expected at least 1",
+        {"with it the model cannot run: " + text, "the family's expression:", error.where.text()});
+  }
   throw InputError(number->where, quoted(number->key) + ": " + text,
                    {"the family's expression:", error.where.text()});
 }

@@ -69,7 +69,7 @@ class TableWriter {
     std::string job, differ;
     for (const JobWord& word : job_words(options.front())) {
       if (word.key == "model" || word.key == "framework_version") continue;
-      if (word.key == "sequence" && !reads_tokens(options.front())) continue;
+      if (word.key == "sequence" && !search::reads_sequence(options.front())) continue;
       const bool batch =
           word.key == "micro_batch" || word.key == "accumulation" || word.key == "global_batch";
       if (batch && options.size() > 1) continue;  // the comparison has them
@@ -86,10 +86,6 @@ class TableWriter {
     }
     out_ << wrapped(job, 2);
     if (!differ.empty()) out_ << wrapped("options differ in: " + differ, 2);
-  }
-
-  static bool reads_tokens(const Option& option) {
-    return !option.lowering->family().own_batch || search::reads_sequence(option);
   }
 
   /// What the options have for a key of the job, each value once.

@@ -365,6 +365,10 @@ std::vector<std::int64_t> spread(const std::vector<std::int64_t>& all) {
 }  // namespace
 
 bool reads_sequence(const Option& option) {
+  const spec::FamilySpec& family = option.lowering->family();
+  const bool pictures = std::any_of(family.heads.begin(), family.heads.end(),
+                                    [](const auto& head) { return head.first == "image"; });
+  if (!family.own_batch && !pictures && !option.lowering->model().graph) return true;  // of tokens
   const auto bytes_at = [&](std::int64_t sequence) {
     program::TrainingJob job = option.job.job;
     job.sequence = sequence;

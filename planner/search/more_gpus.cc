@@ -113,7 +113,9 @@ std::string MoreGpus::words(const Option& option) const {
 MoreGpus find_more_gpus(const Option& option, Lowerings& lowerings, const StopCheck& stop) {
   MoreGpus more;
   try {
-    for (std::int64_t count = 2 * option.spec->cluster.count; count <= most_tried; count *= 2) {
+    const std::int64_t own = option.spec->cluster.count;
+    const bool asked = option.spec->job.parallel.value != Parallel::automatic && own > 1;
+    for (std::int64_t count = asked ? own : 2 * own; count <= most_tried; count *= 2) {
       const std::vector<OptionSpec> specs = variants(option, count);
       for (const bool foreign : {false, true}) {
         for (const OptionSpec& spec : specs) {
@@ -124,7 +126,7 @@ MoreGpus find_more_gpus(const Option& option, Lowerings& lowerings, const StopCh
           }
         }
       }
-      more.looked_to = count;
+      if (count > own) more.looked_to = count;
     }
   } catch (const Stopped&) {  // no answer in time
   }

@@ -11,6 +11,7 @@
 #include "search/joint.h"
 #include "search/more_gpus.h"
 #include "search/sharing.h"
+#include "search/unread.h"
 #include "search/ways.h"
 
 namespace shardfit::search {
@@ -290,6 +291,7 @@ void add_rent(const spec::PriceSpec& prices, Option& option) {
   if (option.spec->job.samples) job.samples_an_epoch = option.spec->job.samples->value;
   if (option.timing) job.step_seconds = option.timing->step_seconds;
   option.rent = rent_of(prices, job);
+  if (auto warning = future_prices(prices); !warning.empty()) option.warnings.push_back(warning);
   if (!option.rent) {
     option.warnings.push_back("the price file has no price for " + job.device);
   }
@@ -370,7 +372,6 @@ std::int64_t parameters_of(const Option& option) {
 
 /// Words of the job that change nothing: of a network whose batch is no text.
 void warn_of_unread(Option& option) {
-  if (!option.lowering->family().own_batch) return;
   const spec::JobSpec& job = option.spec->job;
   if (job.sequence.where.known() && !reads_sequence(option)) {
     option.warnings.push_back("sequence " + std::to_string(job.sequence.value) +
@@ -488,6 +489,7 @@ Plan make_plan(const spec::PlanSpec& asked, const PlanSettings& settings) {
       }
     }
   }
+  warn_of_unused_profiles(plan);
   plan.parameters = plan.options.front().parameters;
   compare(plan);
   return plan;

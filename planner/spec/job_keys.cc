@@ -5,6 +5,7 @@
 
 #include "spec/data_directory.h"
 #include "spec/job_spec.h"
+#include "spec/words_to_come.h"
 
 namespace shardfit::spec {
 namespace {
@@ -35,6 +36,15 @@ Words frameworks_to_come() {
 }
 
 }  // namespace
+
+std::vector<std::string> words_to_come(std::string_view key) {
+  if (key == "task") return {"qlora", "inference"};
+  if (key == "framework") return frameworks_to_come();
+  if (key == "optimizer") return {"adamw8bit", "paged-adamw8bit"};
+  if (key == "attention") return {"cudnn", "math", "flash2", "flash3"};
+  if (key == "schedule") return {"zero-bubble", "zbv"};
+  return {};
+}
 
 std::span<const std::string> task_names() {
   static const Words words{"full", "pretrain", "lora", "qlora", "inference"};
@@ -87,9 +97,9 @@ std::span<const JobKey> job_keys() {
       {"model", "MODEL", "Model and task",
        "a config.json, a file of model_specs or its name, a graph YAML of your own"},
       {"task", "TASK", "Model and task",
-       listed(task_names(), {"qlora", "inference"}) + "; default full"},
+       listed(task_names(), words_to_come("task")) + "; default full"},
       {"framework", "NAME", "Model and task",
-       "which program keeps what alive: " + listed(framework_names(), frameworks_to_come()) +
+       "which program keeps what alive: " + listed(framework_names(), words_to_come("framework")) +
            "; default hf-trainer"},
       {"framework-version", "VERSION", "Model and task",
        "default the newest modelled, which the report names"},
@@ -97,7 +107,7 @@ std::span<const JobKey> job_keys() {
        listed(precision_names()) +
            "; default bf16-mixed: fp32 parameters, bf16 compute. bf16: everything stored in bf16"},
       {"optimizer", "NAME", "Model and task",
-       listed(optimizer_names(), {"adamw8bit", "paged-adamw8bit"}) + "; default the framework's"},
+       listed(optimizer_names(), words_to_come("optimizer")) + "; default the framework's"},
       {"micro-batch", "N", "Batch",
        "samples a pass; any two of these three imply the third, what is not implied is 1; auto: "
        "searched, the global batch kept"},
@@ -108,7 +118,7 @@ std::span<const JobKey> job_keys() {
       {"recompute", "KIND", "Memory and kernels",
        "none, full, selective:POLICY (activation checkpointing), auto: searched; default none"},
       {"attention", "KERNEL", "Memory and kernels",
-       listed(attention_names(), {"cudnn", "math", "flash2", "flash3"}) +
+       listed(attention_names(), words_to_come("attention")) +
            "; default auto: what the framework's release dispatches, which flash or efficient must "
            "be on the card"},
       {"experts", "KERNEL", "Memory and kernels",
@@ -144,7 +154,7 @@ std::span<const JobKey> job_keys() {
       {"cp", "N", "Where", "context parallel degree"},
       {"ep", "N", "Where", "expert parallel degree, taken out of the ranks that are there"},
       {"schedule", "NAME", "Where",
-       listed(schedule_names(), {"zero-bubble", "zbv"}) +
+       listed(schedule_names(), words_to_come("schedule")) +
            "; default 1f1b; interleaved-1f1b: two chunks a stage"},
       {"stage-layers", "N,N,...", "Where", "layers of each pipeline stage; default equally many"},
       {"sequence-parallel", "yes|no", "Where",

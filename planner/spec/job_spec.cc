@@ -1,11 +1,13 @@
 #include "spec/job_spec.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "base/comma_list.h"
 #include "base/divisors.h"
 #include "base/format.h"
 #include "spec/reader.h"
+#include "spec/words_to_come.h"
 
 namespace shardfit::spec {
 namespace {
@@ -99,9 +101,27 @@ class JobReader {
 
   template <class E>
   std::optional<Setting<E>> optional_choice(const char* key, std::span<const std::string> names) {
+    if (!may_be(key, names)) return {};
     const auto found = map_.choice(key, names);
     if (!found) return {};
     return Setting<E>{static_cast<E>(found->value), found->where, ""};
+  }
+
+  /// Of an unknown word the fault names those that can be given, not those to come.
+  bool may_be(const char* key, std::span<const std::string> names) {
+    const Node* node = map_.find(key);
+    const std::vector<std::string> later = words_to_come(key);
+    if (!node || later.empty() || (node->kind != Kind::string && !node->untyped)) return true;
+    if (std::find(names.begin(), names.end(), node->text) != names.end()) return true;
+    std::vector<std::string> now(names.begin(), names.end());
+    std::erase_if(now, [&](const std::string& word) {
+      return std::find(later.begin(), later.end(), word) != later.end();
+    });
+    faults_.error(
+        node->where,
+        "'" + std::string(key) + "' of the job: unknown value " + shardfit::quoted(node->text),
+        suggest(node->text, now));
+    return false;
   }
 
   /// The first of `names` where the key is absent.

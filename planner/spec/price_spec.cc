@@ -1,5 +1,7 @@
 #include "spec/price_spec.h"
 
+#include <chrono>
+
 #include "base/format.h"
 #include "spec/reader.h"
 
@@ -37,13 +39,19 @@ std::optional<PriceRange> read_range(const Node& node, const std::string& what, 
   return range;
 }
 
+/// A day of the calendar.
 bool is_date(const std::string& text) {
   if (text.size() != 10 || text[4] != '-' || text[7] != '-') return false;
   for (const std::size_t i : {0U, 1U, 2U, 3U, 5U, 6U, 8U, 9U}) {
     if (text[i] < '0' || text[i] > '9') return false;
   }
-  const std::string month = text.substr(5, 2), day = text.substr(8, 2);
-  return month >= "01" && month <= "12" && day >= "01" && day <= "31";
+  const auto number = [&](std::size_t from, std::size_t length) {
+    return std::stoi(text.substr(from, length));
+  };
+  const std::chrono::year_month_day day{std::chrono::year(number(0, 4)),
+                                        std::chrono::month(static_cast<unsigned>(number(5, 2))),
+                                        std::chrono::day(static_cast<unsigned>(number(8, 2)))};
+  return day.ok();
 }
 
 }  // namespace
@@ -57,7 +65,7 @@ PriceSpec read_prices(const std::string& path, DeviceCatalog& devices, Diagnosti
   prices.date = date.value;
   if (!prices.date.empty() && !is_date(prices.date)) {
     faults.error(date.where, "'date' of the price file: found " + shardfit::quoted(prices.date),
-                 {"expected the day on which the prices were read, as YYYY-MM-DD"});
+                 {"expected a day of the calendar, on which the prices were read, as YYYY-MM-DD"});
   }
   if (const auto source = map.string("source")) prices.source = source->value;
   if (const Node* list = map.require_map("gpu_hour")) {

@@ -28,6 +28,14 @@ std::string seconds_text(double seconds) {
   return text;
 }
 
+/// A name in a column of `width`; a longer one has a line of its own.
+std::string in_column(const std::string& name, std::size_t width) {
+  if (name.size() > width) return name + "\n" + std::string(width, ' ');
+  return name + std::string(width - name.size(), ' ');
+}
+
+constexpr std::size_t name_width = 30;
+
 /// Steps, one a line.
 void print_steps(const std::vector<CaseResult>& results, std::ostream& out) {
   bool first = true;
@@ -37,9 +45,9 @@ void print_steps(const std::vector<CaseResult>& results, std::ostream& out) {
       if (first) out << "\nstep_seconds                     measured  predicted\n";
       first = false;
       char line[160];
-      std::snprintf(line, sizeof line, "%-30.30s %8.4f s %8.4f s %+7.1f%%\n", row.id.c_str(),
-                    row.measured_seconds, row.predicted_seconds, 100 * row.relative_error());
-      out << line;
+      std::snprintf(line, sizeof line, " %8.4f s %8.4f s %+7.1f%%\n", row.measured_seconds,
+                    row.predicted_seconds, 100 * row.relative_error());
+      out << in_column(row.id, name_width) << line;
     }
   }
 }
@@ -66,10 +74,10 @@ std::string line(const std::string& name, const Figures& f) {
     return f.readings == 0 ? 0.0 : 100.0 * static_cast<double>(n) / static_cast<double>(f.readings);
   };
   char text[160];
-  std::snprintf(text, sizeof text, "%-30.30s %6lld %6.1f%% %6.1f%% %6.1f%% %6.1f%% %+7.2f%%",
-                name.c_str(), static_cast<long long>(f.readings), percent(f.equal), percent(f.half),
+  std::snprintf(text, sizeof text, " %6lld %6.1f%% %6.1f%% %6.1f%% %6.1f%% %+7.2f%%",
+                static_cast<long long>(f.readings), percent(f.equal), percent(f.half),
                 percent(f.one), percent(f.two), 100 * f.worst);
-  return text;
+  return in_column(name, name_width) + text;
 }
 
 void print_set(const std::vector<CaseResult>& results, std::ostream& out, const char* title,
