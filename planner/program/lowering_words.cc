@@ -8,6 +8,7 @@
 #include "model/dimensions.h"
 #include "model/machine.h"
 #include "spec/graph_spec.h"
+#include "tensor/ops.h"
 
 namespace shardfit::program {
 
@@ -288,6 +289,17 @@ TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model) {
     refuse("recompute by operator");
   }
   return job;
+}
+
+void count_parameters(const std::vector<model::Parameter>& parameters, Program& program) {
+  for (const model::Parameter& p : parameters) {
+    const std::int64_t count = p.tensor.count();
+    if (count == 0) {
+      throw model::ModelError({}, p.path, "a weight of " + tensor::shape_text(p.tensor.shape()));
+    }
+    program.parameters_total += count;
+    if (p.tensor->leaf_requires_grad) program.parameters_trainable += count;
+  }
 }
 
 }  // namespace shardfit::program

@@ -41,4 +41,7 @@ void check_writes(const Lowering& lowering, const TrainingJob& job);
 /// Megatron's program has no place for.
 TrainingJob megatron_form(TrainingJob job, const spec::ModelSpec& model);
 
+/// Adds the parameters to the program's counts. Throws ModelError for one without elements.
+void count_parameters(const std::vector<model::Parameter>& parameters, Program& program);
+
 }  // namespace shardfit::program

@@ -395,10 +395,9 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
   runtime.module_id("");
   Machine machine(runtime, library, globals);
   machine.parameter_dtype = family_->built_in == "fp32" ? DType::f32 : job.parameters;
-  runtime.meta = job.titan ||
-                 (job.fsdp2 && (job.fsdp2->built_on_meta || job.fsdp2->built_on_host)) ||
-                 (job.fsdp1 && job.fsdp1->built_on_host) ||
-                 (job.data_parallel && job.data_parallel->gpu > 0);
+  runtime.meta =
+      job.titan || (job.fsdp2 && (job.fsdp2->built_on_meta || job.fsdp2->built_on_host)) ||
+      (job.fsdp1 && job.fsdp1->built_on_host) || (job.data_parallel && job.data_parallel->gpu > 0);
   if (job.deepspeed && !job.deepspeed->zero_init) {
     machine.parameter_dtype = job.deepspeed->built_in.value_or(job.parameters);
   }
@@ -430,12 +429,7 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
       apply_lora(*job.lora, machine, *root);
       if (job.recompute == Recompute::full) require_input_gradients(machine);
     }
-    for (const Module* each : roots) {
-      for (const model::Parameter& p : machine.parameters(*each)) {
-        runtime.program.parameters_total += p.tensor.count();
-        if (p.tensor->leaf_requires_grad) runtime.program.parameters_trainable += p.tensor.count();
-      }
-    }
+    for (const Module* each : roots) count_parameters(machine.parameters(*each), runtime.program);
     Trainer trainer(job, runtime, machine, roots, std::move(shards));
     if (job.deepspeed) runtime.mark("build", 0, false);
     trainer.wrap();
