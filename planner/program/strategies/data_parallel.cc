@@ -32,46 +32,35 @@ std::int64_t bytes_of(const Tensor& tensor) {
 /// Some of a row of tensors, all of one dtype, that travel as one.
 using Chunk = std::vector<std::uint32_t>;
 
-/// torch/csrc/utils/tensor_flatten.cpp, take_tensors: a chunk is closed as soon as it is full.
-std::vector<Chunk> chunks_to_send(const std::vector<Tensor>& tensors) {
-  std::vector<Chunk> done, open;
-  std::vector<std::int64_t> bytes;
-  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    std::size_t at = 0;
-    while (at < open.size() && tensors[open[at].front()].dtype() != tensors[i].dtype()) ++at;
-    if (at == open.size()) {
-      open.emplace_back();
-      bytes.push_back(0);
-    }
-    open[at].push_back(i);
-    bytes[at] += bytes_of(tensors[i]);
-    if (bytes[at] < coalesced_bytes) continue;
-    done.push_back(std::move(open[at]));
-    open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
-    bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at));
-  }
-  for (Chunk& chunk : open) done.push_back(std::move(chunk));
-  return done;
-}
+/// When a chunk is closed: as soon as it is full (torch/csrc/utils/tensor_flatten.cpp,
+/// take_tensors), or before it would be too full (torch/_utils.py, _take_tensors).
+enum class Close : std::uint8_t { full, before_too_full };
 
-/// torch/_utils.py, _take_tensors: a chunk is closed before it would be too full.
-std::vector<Chunk> chunks_to_add(const std::vector<Tensor>& tensors) {
-  std::vector<Chunk> done, open;
+std::vector<Chunk> chunks_of(const std::vector<Tensor>& tensors, Close close) {
+  std::vector<Chunk> done, open;  // one that is open for each dtype
   std::vector<std::int64_t> bytes;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
-    std::size_t at = 0;
-    while (at < open.size() && tensors[open[at].front()].dtype() != tensors[i].dtype()) ++at;
+    const auto alike = [&](const Chunk& chunk) {
+      return tensors[chunk.front()].dtype() == tensors[i].dtype();
+    };
+    auto at =
+        static_cast<std::size_t>(std::find_if(open.begin(), open.end(), alike) - open.begin());
+    const std::int64_t own = bytes_of(tensors[i]);
+    const bool too_full = at < open.size() && bytes[at] + own > coalesced_bytes;
+    const auto finish = [&] {
+      done.push_back(std::move(open[at]));
+      open.erase(open.begin() + static_cast<std::ptrdiff_t>(at));
+      bytes.erase(bytes.begin() + static_cast<std::ptrdiff_t>(at));
+      at = open.size();
+    };
+    if (close == Close::before_too_full && too_full) finish();
     if (at == open.size()) {
       open.emplace_back();
       bytes.push_back(0);
-    }
-    const std::int64_t own = bytes_of(tensors[i]);
-    if (bytes[at] > 0 && bytes[at] + own > coalesced_bytes) {
-      done.push_back(std::exchange(open[at], {}));
-      bytes[at] = 0;
     }
     open[at].push_back(i);
     bytes[at] += own;
+    if (close == Close::full && bytes[at] >= coalesced_bytes) finish();
   }
   for (Chunk& chunk : open) done.push_back(std::move(chunk));
   return done;
@@ -174,7 +163,7 @@ class DataParallel : public Strategy {
     }
     std::vector<Tensor> sums;  // of frozen parameters too, until the end
     Tensor flat;
-    for (const Chunk& chunk : chunks_to_add(gradients)) {
+    for (const Chunk& chunk : chunks_of(gradients, Close::before_too_full)) {
       flat = by.flattened(gradients, chunk);
       const Tensor& sent = flat ? flat : gradients[chunk.front()];
       exchange(runtime, CollectiveKind::reduce, sent, by.mesh_);
@@ -248,7 +237,7 @@ class DataParallel : public Strategy {
   /// Copies of the tensors, which stand in the model in their place.
   void replicate(Sources& sources, bool followed) {
     if (sources.tensors.empty()) return;
-    if (sources.chunks.empty()) sources.chunks = chunks_to_send(sources.tensors);
+    if (sources.chunks.empty()) sources.chunks = chunks_of(sources.tensors, Close::full);
     NodeRef node;
     const auto wants = [](const Tensor& t) { return t->leaf_requires_grad; };
     if (followed && std::any_of(sources.tensors.begin(), sources.tensors.end(), wants)) {
