@@ -383,7 +383,11 @@ Program Lowering::run(const TrainingJob& asked, graph::ModelGraph* graph,
     throw InputError(model_.where,
                      "torchtitan's form of model type " + model_.model_type + " is not modelled");
   }
-  const TrainingJob job = family_->framework == "megatron" ? megatron_form(asked, model_) : asked;
+  TrainingJob job = family_->framework == "megatron" ? megatron_form(asked, model_) : asked;
+  if (job.data_parallel && job.framework == "hf-trainer") {  // DataParallelJob says why
+    job.autocast.reset();
+    job.grad_scaler = false;
+  }
   Globals globals;
   model::set_dimensions(*family_, model_, globals);
   set_job_words(job, *family_, globals);

@@ -59,10 +59,6 @@ std::string what_ranks_share(Parallel parallel, const spec::Split& split, bool s
          (parallel == Parallel::zero1 ? " and the optimizer states" : "");
 }
 
-}  // namespace
-
-namespace {
-
 std::string what_all_share(const program::TrainingJob& job, Parallel parallel,
                            const spec::Split& split, std::int64_t gpus) {
   if (gpus == 1) return "";
@@ -304,12 +300,7 @@ program::TrainingJob job_of_rank(program::TrainingJob job, Parallel parallel, st
     job.ddp->no_sync = job.framework == "hf-trainer";
   }
   if (parallel == Parallel::data_parallel && ranks > 1) {
-    const bool trainer = job.framework == "hf-trainer";
-    job.data_parallel = program::DataParallelJob{ranks, rank, trainer};
-    if (trainer) {  // which has no autocast then
-      job.autocast.reset();
-      job.grad_scaler = false;
-    }
+    job.data_parallel = program::DataParallelJob{ranks, rank, job.framework == "hf-trainer"};
   }
   if (parallel == Parallel::zero1) {
     job.zero_redundancy = program::ZeroRedundancyJob{};

@@ -218,7 +218,6 @@ void read_parallel(const Node& c, Case& out, Diagnostics& faults) {
     const bool trainer = text(c, "profile") == "hf-trainer";
     out.job.data_parallel = program::DataParallelJob{whole(parallel, "data", 2, faults),
                                                      whole(c, "rank", 0, faults), trainer};
-    if (trainer) out.job.autocast.reset();
   }
   if (text(parallel, "strategy") != "ddp") return;
   program::DdpJob ddp;

@@ -111,10 +111,7 @@ class MegatronRun : public model::Host, public StageProgram {
   void set_step(int step) { step_ = step; }
   /// Nothing tells one from another, and their backward passes come in the order of the forward.
   bool blocks_stand_alone() const {
-    const int experts = machine_.globals.find("num_experts");  // their dispatchers keep tensors
-    if (experts >= 0 && machine_.globals.values[static_cast<std::size_t>(experts)].integer > 0) {
-      return false;
-    }
+    if (machine_.globals.integer("num_experts") > 0) return false;  // dispatchers keep tensors
     return megatron_.recompute != MegatronJob::Recompute::full_block &&
            megatron_.virtual_stages == 1;
   }

@@ -30,10 +30,7 @@ void set_megatron_words(const TrainingJob& job, model::Globals& globals) {
   globals.set("tensor_parallel", Value::of(megatron.tensor));
   globals.set("expert_parallel", Value::of(megatron.expert));
   globals.set("expert_rank", Value::of(megatron.expert_rank()));
-  const int experts = globals.find("num_experts");
-  globals.set("has_experts",
-              Value::of_bool(experts >= 0 &&
-                             globals.values[static_cast<std::size_t>(experts)].integer > 0));
+  globals.set("has_experts", Value::of_bool(globals.integer("num_experts") > 0));
   globals.set("sequence_parallel",
               Value::of_bool(megatron.sequence_parallel && megatron.tensor > 1));
   globals.set("bias_activation_fusion", Value::of_bool(megatron.bias_activation_fusion));
@@ -76,7 +73,7 @@ std::vector<DegreeFault> check_stage_layers(const MegatronJob& job, std::int64_t
 /// Experts are spread evenly, over data ranks.
 std::vector<DegreeFault> check_experts(const MegatronJob& job, const model::Globals& globals) {
   const auto text = [](std::int64_t n) { return std::to_string(n); };
-  const std::int64_t experts = globals.find("num_experts") < 0 ? 0 : globals.integer("num_experts");
+  const std::int64_t experts = globals.integer("num_experts");
   if (experts == 0) {
     if (job.expert == 1) return {};
     return {{"ep", "expert parallelism of a model without experts", 1}};

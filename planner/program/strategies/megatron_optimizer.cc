@@ -29,13 +29,13 @@ MegatronOptimizer::MegatronOptimizer(Runtime& runtime, const MegatronJob& job,
       sharded_(job.distributed_optimizer) {
   const Scoped<tensor::Label> label(runtime.label, {"optimizer", 0, false});
   const bool mixed = is_half(dtype) || job.distributed_optimizer;
-  const auto mixed_overflow = [&] { return mixed && dtype != DType::bf16; };
+  const bool has_overflow = mixed && dtype != DType::bf16;
   if (fused_) fused_overflow_ = state_of(runtime, {}, DType::i32);
   if (dtype == DType::f16) {
     scale_ = state_of(runtime, Shape{1}, DType::f32);
     found_infinite_ = state_of(runtime, Shape{1}, DType::f32);
   }
-  if (mixed_overflow()) overflow_ = state_of(runtime, {}, DType::i32);
+  if (has_overflow) overflow_ = state_of(runtime, {}, DType::i32);
   if (!scale_) scale_ = state_of(runtime, Shape{1}, DType::f32);
   groups_.resize(2);
   for (const Chunk& chunk : chunks) {
@@ -44,7 +44,7 @@ MegatronOptimizer::MegatronOptimizer(Runtime& runtime, const MegatronJob& job,
   make_main_parameters(0);
   if (job.expert > 1) {
     if (fused_) of_experts_.push_back(state_of(runtime, {}, DType::i32));
-    if (mixed_overflow()) of_experts_.push_back(state_of(runtime, {}, DType::i32));
+    if (has_overflow) of_experts_.push_back(state_of(runtime, {}, DType::i32));
     of_experts_.push_back(state_of(runtime, Shape{1}, DType::f32));
     if (dtype == DType::f16) of_experts_.push_back(state_of(runtime, Shape{1}, DType::f32));
     groups_.resize(4);
